@@ -37,6 +37,11 @@ class Technique:
         return {kind: getattr(self, kind) for kind in KINDS}
 
     @property
+    def mix(self) -> str:
+        """Return the names of the stages, as a machine's profile has them."""
+        return "+".join(self.stages.values())
+
+    @property
     def classes(self) -> dict[Kind, type[Any]]:
         """Return the classes of the technique's stages."""
         return {kind: stage(kind, name) for kind, name in self.stages.items()}
@@ -373,7 +378,7 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     mixed = replace(row, options=options, **chosen) if chosen else row
     check_fit(mixed.classes)
     if chosen:
-        return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
+        return replace(mixed, name=mixed.mix, summary="a mix of stages", paper="-", section="-")
     return mixed
 
 

@@ -331,8 +331,7 @@ plt.show()
 # agree where one conversation has been idle for much longer than the other, and differ where the times are alike and
 # texts are long. The thesis finds up to 14.6% fewer tokens computed again than with LRU (3.6.3). The value does not
 # seek that: it saves the tokens that cost most, not the most tokens. `pensieve-fig3.14` compares the two, rate by rate.
-# `minifuse calibrate` measures the cost on the machine at hand, at contexts that are powers of two, and interpolates
-# (3.4.3.1).
+# `minifuse calibrate` measures the cost on the machine at hand, from which it is interpolated (3.4.3.1).
 #
 # ## The source that matters
 #

@@ -24,7 +24,7 @@
 # - compute the seconds of any iteration from its plan and three figures of a machine, and check them against a run;
 # - say for each iteration of a run what bounds it, and what a faster memory or a faster processor would change;
 # - measure the three figures on your machine, and state the error of what they predict;
-# - read a profile of recomputation costs (`minifuse calibrate`) and compute the cost of a chunk from it;
+# - read a profile of recomputation costs and compute the cost of a chunk from it;
 # - name five ways in which simulated time differs from real time, and say of a comparison whether they matter.
 
 # %%
@@ -405,7 +405,7 @@ for label, run in (("assumed", assumed), ("calibrated", calibrated)):
 # together, and the first has eight prompts. A difference between two simulated runs that is smaller than the distance
 # of your points from the line says nothing about your machine.
 #
-# ### What `minifuse calibrate` measures
+# ### What recomputing costs
 #
 # One decision needs measured time even in a real run: which KV to drop when it can be computed again (chapter 8).
 # Pensieve's answer (3.4.3.1) is a *profile*. It has the seconds of attention of a chunk of 32 tokens, for several
@@ -413,9 +413,11 @@ for label, run in (("assumed", assumed), ("calibrated", calibrated)):
 #
 # $$\text{Cost}(l) = \text{Cost}_\text{attention}(l) + c.$$
 #
-# Attention is measured at powers of two and interpolated between them. The command `minifuse calibrate` does this and
-# keeps the result in the cache folder, where `pensieve` finds it in its next real run. The next cell calls the function
-# behind it.
+# Attention is measured at powers of two and interpolated between them, as in the next cell. The command `minifuse
+# calibrate` measures every operator of a model, attention under every technique, and the host beside them, by number of
+# tokens, of sequences and of context. It keeps them in the cache folder, where `pensieve` finds them in its next real
+# run. `--clock virtual --hardware FILE` adds them up for each simulated iteration: that is the fourth way to a
+# simulated second, after the data sheet, three figures of your own, and a fit to a paper's numbers.
 
 # %%
 weights = small.load("float32", "cpu", 0)
@@ -613,9 +615,9 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 # - FluidInfer (section 6) is evaluated by simulation alone: its simulator computes the theoretical execution time of
 #   each step and suspends for so long. Here nothing is slept through, and the same stages also run for real (chapter
 #   10).
-# - Pensieve (3.4.3.1) profiles attention at powers of two and takes everything else as a constant. So does
-#   `minifuse calibrate`. Where there is no profile, `pensieve` assumes one, and in virtual time it takes the
-#   roofline's.
+# - Pensieve (3.4.3.1) profiles attention at powers of two and takes everything else as a constant. So is its profile
+#   here, from what `minifuse calibrate` has measured. Where nothing was measured, `pensieve` assumes a profile, and in
+#   virtual time it takes the simulated machine's.
 # - BatchMaker, Flover and Baton measure on GPUs only. Their figures can be reproduced here at three scales
 #   (`minifuse reproduce`); those at the papers' scale are virtual time, with all reservations above.
 # - The messages of chapter 12 are simulated in a ring, over a link with a latency and a bandwidth.

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` here is the module of the command `list`
     repair()
     wait_passively()
+    warnings.formatwarning = lambda message, *_: f"note: {message}\n"
     if not has_stdout():
         return _fail("Standard output is closed: redirect it to a file, or to /dev/null.", MACHINE)
     try:

@@ -1,80 +1,92 @@
-"""`minifuse calibrate`: measures the cost of recomputing a chunk of KV (Pensieve, 3.4.3.1)."""
+"""`minifuse calibrate`: measures this machine, for simulated time and for what depends on its speed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from minifuse.cli.declare import option, takes, whole
+from minifuse.cli.declare import option, switch, takes, whole
 from minifuse.cli.files import STDOUT, file_or_stdout, refuse_overwriting
-from minifuse.cli.options import ModelOptions
-from minifuse.cli.run import load_weights
+from minifuse.cli.options import MODEL
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import BUSY
 from minifuse.cli.text import console, tell
-from minifuse.core.errors import UsageError
+from minifuse.core.errors import MachineError
 from minifuse.execute.cores import OtherWork, usable_cores
 from minifuse.io.output import write_whole
-from minifuse.io.parsing import number
+from minifuse.io.parsing import parse_float
 from minifuse.model.choices import find_device
-from minifuse.model.source import resolve
-from minifuse.model.text.load import resolve_text
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.source import Source, resolve
 from minifuse.show.figures import in_time, plain
+from minifuse.techniques import TECHNIQUES, Technique, technique
 
 if TYPE_CHECKING:
-    from minifuse.simulate.calibration import Measured
+    from minifuse.simulate.machine_profile import MachineProfile
 
-
-MOST_CHUNK, MOST_ROUNDS = 4096, 1000
+MOST_ROUNDS, MOST_CONTEXT, MOST_MINUTES = 1000, 1 << 20, 24 * 60
 OUT = "write the profile here instead of to the cache folder (- is standard output)"
+LOOK_S = 1.0  # how long other processes are watched before anything is measured
+
+
+def _minutes(text: str, flag: str) -> float:
+    return parse_float(text, flag, 0, MOST_MINUTES)
+
+
+def _technique(text: str, flag: str) -> str:
+    return technique(text).name
 
 
 @dataclass(frozen=True)
-class CalibrateOptions(ModelOptions):
+class CalibrateOptions:
     """The options of `calibrate`."""
 
-    chunk: Annotated[int, option("--chunk", "tokens of a chunk, as memory.chunk", "N", parse=whole(1, MOST_CHUNK))] = 32
+    model: Annotated[
+        str | None, option("--model", f"{MODEL}; none: llama, opt and cells in several sizes", "MODEL")
+    ] = None
+    dtype: Annotated[str, option("--dtype", "data type to compute in", choices=DTYPE_BYTES)] = "float32"
+    device: Annotated[str, option("--device", "where to compute", choices=("auto", "cpu", "cuda"))] = "auto"
+    technique: Annotated[
+        Sequence[str], option("--technique", "measure its stages; repeatable; none: all", "NAME", parse=_technique)
+    ] = ()
+    context: Annotated[
+        int, option("--context", "tokens of the longest context", "N", parse=whole(16, MOST_CONTEXT))
+    ] = 1024
     rounds: Annotated[
-        int, option("--rounds", "times that each context is measured", "N", parse=whole(1, MOST_ROUNDS))
-    ] = 15
+        int, option("--rounds", "times that everything is measured", "N", parse=whole(1, MOST_ROUNDS))
+    ] = 5
+    minutes: Annotated[
+        float | None, option("--minutes", "begin no further round after so many", "N", parse=_minutes)
+    ] = None
+    busy: Annotated[bool, switch("--busy", "measure even if other processes compute")] = False
     out: Annotated[Path | Literal["-"] | None, option("--out", OUT, "FILE", parse=file_or_stdout)] = None
 
 
 @takes(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> int:
-    """Measure what recomputing a chunk of KV costs, and how many tokens saturate this machine.
+    """Measure how long the operators of a model take on this machine, and the host beside them.
 
-    Memory that drops KV of conversations (pensieve) drops what is cheap to compute again. In real time it finds the
-    profile of its machine, model, dtype, device and chunk in the cache folder; --set memory.profile=FILE gives another.
-    fluid computes as many tokens per iteration as saturate the machine, if that was measured with the default chunk.
+    --hardware FILE simulates the machine. In real time, memory that drops KV of conversations (pensieve) drops what is
+    cheap to compute again, and fluid computes as many tokens per iteration as saturate the machine: both look for the
+    profile in the cache folder.
     """
-    if resolve(options.model).kind != "transformer":
-        raise UsageError(
-            f"--model is {options.model}, made of cells, whose states are not computed again: give a transformer."
-        )
-    source = resolve_text(options.model)
-    refuse_overwriting([("--out", options.out)], [options.model])
-    from minifuse.simulate.calibration import COUNTS, contexts_of, measure
-    from minifuse.simulate.profiles import SATURATING, KeptProfile
+    source = None if options.model is None else resolve(options.model)
+    refuse_overwriting([("--out", options.out)], [] if options.model is None else [options.model])
+    from minifuse.simulate.profiles import KeptProfile
 
-    contexts = contexts_of(options.chunk, source.config.max_context, source.name)
-    dtype, device = options.dtype, find_device(options.device)
-    model = load_weights(source, lambda: source.load(dtype, device))
-    kept = KeptProfile(source.config, dtype, device, options.chunk)
+    device = find_device(options.device)
+    config: Any = None if source is None else source.config
+    kept = KeptProfile(config, options.dtype, device)
     if options.out is None:
         kept.check()
-    others = OtherWork()
-    measured = measure(model, contexts, options.chunk, options.rounds, COUNTS)
-    about: dict[str, Any] = {"model": source.name, "dtype": dtype, "device": device, "chunk": options.chunk}
-    about |= {SATURATING: measured.saturating_tokens, "machine": kept.machine, "rounds": options.rounds}
-    text = measured.profile.text(**about)
-    _show(measured, f"{source.name} in {dtype} on {kept.machine}", options)
-    if (used := others.cores() or 0.0) >= BUSY:
-        busy = f"other processes used {plain(used)} of {len(usable_cores())} cores"
-        tell(f"note: {busy} meanwhile: measure again when the machine is quiet.")
+    if not options.busy:
+        _refuse_if_busy()
+    profile = _measured(source, options, device, kept.machine)
+    _show(profile, options)
+    text = profile.model_dump_json(indent=1)
     if options.out == STDOUT:
         print_result(text)
         return 0
@@ -86,27 +98,66 @@ def calibrate(options: CalibrateOptions) -> int:
     return 0
 
 
-def _show(measured: Measured, of: str, options: CalibrateOptions) -> None:
-    """Print medians and their spread; on stderr if standard output carries the profile."""
+def _measured(source: Source | None, options: CalibrateOptions, device: str, machine: str) -> MachineProfile:
+    """Measure the profile, and tell on stderr what is being measured."""
+    from minifuse.serve.calibrate import Calibration
+    from minifuse.simulate.shapes import shapes
+
+    rows: list[Technique] = [TECHNIQUES[name] for name in options.technique or TECHNIQUES]
+    return Calibration(
+        shapes() if source is None else [source],
+        rows,
+        options.dtype,
+        device,
+        options.rounds,
+        options.context,
+        options.minutes,
+        tell,
+    ).measure(machine)
+
+
+def _refuse_if_busy() -> None:
+    others = OtherWork()
+    time.sleep(LOOK_S)
+    if (used := others.cores() or 0.0) >= BUSY:
+        raise MachineError(
+            f"Other processes use {plain(used)} of {len(usable_cores())} cores, and what is measured now would not "
+            "hold later: wait until they have ended, or give --busy."
+        )
+
+
+def _show(profile: MachineProfile, options: CalibrateOptions) -> None:
+    """Print the rates and a few times; on stderr if standard output carries the profile."""
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for head in ("context", "median", "shortest", "longest", "of the rest"):
-        table.add_column(head, justify="right", no_wrap=True)
-    rest = median(measured.other_s)
-    table.add_row("the rest", *_spread(measured.other_s), "")
-    for context, seconds in measured.attention_s.items():
-        table.add_row(f"{context:,}", *_spread(seconds), f"{median(seconds) / rest:.3f}x")
     out = console(stderr=options.out == STDOUT)
-    rounds = f"{options.rounds} rounds" if options.rounds > 1 else "1 round"
-    out.print(f"{of}: a chunk of {options.chunk} tokens in all layers, {rounds}", soft_wrap=True)
-    out.print("Attention by context, and the rest of the layers:", table, sep="\n")
-    saturating = number(measured.saturating_tokens, "token")
-    most = max(count / median(seconds) for count, seconds in measured.layers_s.items())
-    out.print(
-        f"Without attention, {saturating} in an iteration come near the most, {most:,.0f} tokens/s.", soft_wrap=True
-    )
-
-
-def _spread(seconds: Sequence[float]) -> tuple[str, str, str]:
-    return in_time(median(seconds)), in_time(min(seconds)), in_time(max(seconds))
+    rounds = f"{profile.rounds} rounds" if profile.rounds > 1 else "1 round"
+    out.print(f"{profile.machine}, {profile.dtype}, {rounds}:", soft_wrap=True)
+    rates = profile.rates
+    out.print(f"reads {rates.bandwidth / 1e9:.1f} GB/s, computes {rates.flops / 1e9:,.0f} Gflop/s", soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("layers of", no_wrap=True)
+    for head in ("weights", "1 row", "64 rows", "512 rows"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, kind in profile.kinds.items():
+        for weights in kind.layers.axes["weights"]:
+            times = [in_time(kind.layers(weights, count)) for count in (1, 64, 512)]
+            table.add_row(name, f"{weights:,.0f}", *times)
+    for name, steps in profile.cells.items():
+        for weights in steps.axes["weights"]:
+            table.add_row(
+                f"cell {name}", f"{weights:,.0f}", *(in_time(steps(weights, count)) for count in (1, 64, 512))
+            )
+    out.print(table)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("host of", no_wrap=True)
+    for head in ("an iteration", "a sequence", "a newcomer"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for mix, host in profile.host.items():
+        terms = ("iteration", "sequence", "newcomer")
+        table.add_row(mix, *(in_time(host.seconds[term]) if term in host.seconds else "-" for term in terms))
+    out.print(table)
+    out.print(f"Half of a time's rounds lie within {profile.spread:.0%} of it.", soft_wrap=True)
+    if profile.others >= BUSY:
+        busy = f"other processes used {plain(profile.others)} of {len(usable_cores())} cores"
+        tell(f"note: {busy} meanwhile: measure again when the machine is quiet.")

@@ -16,15 +16,14 @@ from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.parallel.torchrun import num_ranks
 from minifuse.serve.assembly import Choices, choose
-from minifuse.serve.settings import CLOCKS, Settings, simulated
-from minifuse.simulate.cost import hardware
+from minifuse.serve.settings import CLOCKS, Settings, find_machine, simulated
 from minifuse.techniques import Technique
 from minifuse.trace.running import GROUPINGS
 from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths, parse_users
 
 
 def _hardware(text: str, flag: str) -> str:
-    hardware(text)
+    find_machine(text)
     return text
 
 
@@ -134,7 +133,13 @@ class Options(ModelOptions):
     ] = "real"
     hardware: Annotated[
         str | None,
-        option("--hardware", "speed in virtual time: cpu, a100-40g, h200, ...", "NAME", panel="Time", parse=_hardware),
+        option(
+            "--hardware",
+            "speed in virtual time: cpu, a100-40g, h200, ..., or a file by minifuse calibrate",
+            "NAME",
+            panel="Time",
+            parse=_hardware,
+        ),
     ] = None
     goodput: Annotated[
         dict[str, float] | None, _output("--goodput", GOODPUT, "BOUNDS", parse=by_itself(parse_goodput))

@@ -78,7 +78,7 @@ def misfit(error: ValidationError, kind: Any = None) -> str:
     errors = error.errors()
     wrong = max(errors, key=lambda error: len(error["loc"]))
     path = _path(wrong["loc"])
-    if wrong["type"] == "extra_forbidden":
+    if wrong["type"] == "extra_forbidden" and kind is not None:
         *above, name = wrong["loc"]
         known = reduce(lambda owner, field: owner.model_fields[field].annotation, above, kind).model_fields
         return f"unknown field {_show(name)}{did_you_mean(name, known)}: give {one_of(known)}"

@@ -22,7 +22,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
-from minifuse.simulate.cost import Hardware
+from minifuse.simulate.cost import Hardware, Machine
 from minifuse.techniques import Technique, technique
 from minifuse.trace.log import Event, Trace
 
@@ -181,7 +181,7 @@ class Bench(Generic[S]):
         *,
         on_step: Callable[[StepReport], None] = ignore,
         into: Callable[[Event], None] | None = None,
-        machine: Hardware | None = None,
+        machine: Machine | None = None,
         slot_bytes: int | None = None,
     ) -> Trace:
         """Serve all requests with a technique and return the trace.

@@ -12,6 +12,9 @@ SCALES = ("quick", "cpu", "paper")
 RANGE = "{:range}"
 SHARE = 2.0  # rates up to this are shares of the measured peak, rates above it requests per second
 
+Kind = Literal["fig", "table", ""]  # of an experiment; "": its number is its name
+KINDS: dict[Kind, str] = {"fig": "Fig.", "table": "Table", "": ""}
+
 T = TypeVar("T")
 Values = dict[str, Any]  # by name; a value is a number, a text, a sequence of numbers, or None if unknown
 
@@ -200,7 +203,7 @@ class Experiment:
     shows: str
     prepare: Callable[[Conditions], Run]
     takes: frozenset[str] = frozenset({"model", "tokens"})
-    kind: Literal["fig", "table"] = "fig"
+    kind: Kind = "fig"
 
     @property
     def group(self) -> str:
@@ -213,7 +216,7 @@ class Experiment:
 
     @property
     def figure(self) -> str:
-        return f"{'Fig.' if self.kind == 'fig' else 'Table'} {self.number}"
+        return f"{KINDS[self.kind]} {self.number}".lstrip()
 
     def as_json(self, finding: Finding) -> dict[str, Any]:
         """Return a finding as plain values."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from string import Formatter
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from minifuse.papers.experiment import Column, Conditions, Experiment, Finding, Panel, Say, Values
+from minifuse.papers.experiment import Column, Conditions, Experiment, Finding, Kind, Panel, Say, Values
 from minifuse.papers.numbers import shown
 
 FOLDER = Path(__file__).parent
@@ -128,7 +128,7 @@ def spec(
     make: Callable[[Conditions], S],
     *,
     takes: Iterable[str] = ("model", "tokens"),
-    kind: Literal["fig", "table"] = "fig",
+    kind: Kind = "fig",
     page: str = "",
     **values: Any,
 ) -> Callable[[Draw[S]], Experiment]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -19,6 +20,7 @@ MANY = 16  # names of a panel that need the whole width
 FEW = 4  # labels of a legend that fit into a panel; more stand beside it
 TICKS = 1, 2, 5  # of each decade of a logarithmic axis
 NAME = Column("", "at", "name")
+COLOURS = 10  # of matplotlib's own cycle: with more lines, one of twenty
 PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
 MARKERS = "x+1*"  # of the paper's points that no column has
 
@@ -54,6 +56,8 @@ def _named(panel: Panel) -> bool:
 def _draw(axes: Axes, panel: Panel) -> None:
     """Draw a panel, as bars over names or as lines over numbers."""
     columns = [column for column in panel.filled if column.axis == "y"]
+    if len(columns) > COLOURS:
+        axes.set_prop_cycle(color=[colormaps["tab20"](number) for number in range(20)])
     across, over_names = _across(panel), _named(panel)
     names = [str(across.value(point)) for point in panel.points]
     for number, column in enumerate(columns):

@@ -25,8 +25,8 @@ from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.engine import ServingExecutor
 from minifuse.serve.served import ServedModel, check_model
 from minifuse.serve.settings import Settings
-from minifuse.simulate.cells import CellRoofline
-from minifuse.simulate.cost import hardware
+from minifuse.simulate.cells import CellRoofline, MeasuredCells
+from minifuse.simulate.cost import Hardware, hardware
 
 
 class ServedCells(ServedModel):
@@ -59,6 +59,16 @@ class ServedCells(ServedModel):
         weights = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
         self.kv_bytes = settings.kv_bytes(source.slot_bytes(settings.dtype), weights)
         self.cell_types = self.model.types
+        self.cost = self._cost(choices)
+
+    def _cost(self, choices: Choices) -> CellRoofline | MeasuredCells:
+        """Return the cost model of the simulated machine: a data sheet's, or a profile's."""
+        machine = self.settings.hardware
+        if isinstance(machine, (str, Hardware)):
+            return CellRoofline(self.model, hardware(machine))
+        from minifuse.simulate.machine_profile import check_profile
+
+        return MeasuredCells(self.model, check_profile(machine, self.settings.dtype), choices.row.mix)
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
         """Make the executor, and its clock.
@@ -69,8 +79,8 @@ class ServedCells(ServedModel):
         """
         settings, workers, device = self.settings, stages.batching.workers, self.model.device
         if settings.clock == "virtual":
-            virtual, cost = VirtualClock(), CellRoofline(self.model, hardware(settings.hardware))
-            return VirtualExecutor(virtual, cost, placeholders(self.model), host=cost.host_s), virtual
+            virtual = VirtualClock()
+            return VirtualExecutor(virtual, self.cost, placeholders(self.model), host=self.cost.host_s), virtual
         capacity = stages.memory.capacity
         try:
             runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, device))

@@ -11,7 +11,7 @@ from minifuse.core.errors import UsageError
 from minifuse.core.submitted import INT64
 from minifuse.model.choices import NUMERICS, check_choice, check_device
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.simulate.cost import Hardware, hardware
+from minifuse.simulate.cost import Machine, hardware
 
 CLOCKS = ("real", "virtual")
 KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the default budget is the larger of the two
@@ -19,7 +19,21 @@ SHARE = 0.9  # share of a simulated machine's memory for weights and KV together
 MOST_SLOTS = 2**20  # default limit on a simulated machine: the host's records grow with the slots
 
 
-def simulated(named: str | Hardware | None, clock: str) -> str | Hardware:
+def find_machine(name: Machine) -> Machine:
+    """Check that there is such a machine; read the profile if `name` is the path of one.
+
+    Raises:
+        UsageError: there is no machine of this name, or the file is no profile.
+    """
+    if isinstance(name, str) and name.endswith(".json"):
+        from minifuse.simulate.machine_profile import MachineProfile  # imports pydantic, which `--help` does not need
+
+        return MachineProfile.read(name)
+    hardware(name)
+    return name
+
+
+def simulated(named: Machine | None, clock: str) -> Machine:
     """Return the simulated machine. Raise `UsageError` if real time is given a machine."""
     if named is not None and clock == "real":
         raise UsageError(
@@ -40,7 +54,7 @@ class Settings:
     device: str = "cpu"  # "auto" is replaced when the run is resolved
     kv_memory: int | None = None  # memory's budget in bytes; if None, see `kv_bytes`
     clock: Literal["real", "virtual"] = "real"
-    hardware: str | Hardware = "cpu"  # the machine that virtual time simulates
+    hardware: Machine = "cpu"  # the machine that virtual time simulates; a path of a profile is read
     stage_options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     tensor_parallel: int = 1  # ranks among which the model and its KV memory are divided
@@ -52,7 +66,7 @@ class Settings:
         check_choice("clock", self.clock, CLOCKS)
         check_choice("numerics", self.numerics, NUMERICS)
         check_device(self.device, "auto")
-        hardware(self.hardware)
+        object.__setattr__(self, "hardware", find_machine(self.hardware))
         if not isinstance(self.why, bool):
             raise UsageError(f"The setting why is {self.why!r}: give True or False.")
         for name, least in (("kv_memory", 1), ("tensor_parallel", 1), ("seed", 0)):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from minifuse.core.clock import RealClock, VirtualClock
@@ -26,12 +28,13 @@ from minifuse.serve.engine import ServingExecutor
 from minifuse.serve.served import NOTHING_KNOWN, Offer, ServedModel, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
-from minifuse.simulate.profiles import CHUNK, KeptProfile
+from minifuse.simulate.profiles import KeptProfile
 
 if TYPE_CHECKING:
     from minifuse.execute.transfers import PlanTransfers
     from minifuse.model.text.transformer import Transformer
     from minifuse.parallel.runner import ParallelRunner
+    from minifuse.simulate.measured import MeasuredCost
 
 
 class ServedText(ServedModel):
@@ -51,7 +54,8 @@ class ServedText(ServedModel):
         embeddings = config.num_parameters - config.num_matrix_weights  # whole on every rank
         self.weight_bytes = (config.num_matrix_weights + ranks * embeddings) * DTYPE_BYTES[settings.dtype]
         self.num_layers = config.num_layers
-        self.cost = Roofline(share, settings.dtype, _machine(choices, settings))
+        self.cost = _cost(share, choices, settings)
+        self._attention = choices.row.attention
         self.kv_bytes = settings.kv_bytes(self.slot_bytes, None if source.has_weights else self.weight_bytes)
         self._check_settings()
         if model is not None:
@@ -106,19 +110,35 @@ class ServedText(ServedModel):
             return Offer(config.num_layers, f"the model: {self.source.name}")
         value, source = None, ""
         if settings.clock == "virtual":
-            value = self._computed(option, beside)
+            value = self._computed(self.cost, option, beside)
             named = settings.hardware if isinstance(settings.hardware, str) else "given"
             source = f"computed from the hardware: {named}"
-        elif option in ("profile", "token_budget"):  # only these options are measured
-            kept = KeptProfile(config, settings.dtype, settings.device, beside.get("chunk", CHUNK))
-            if (profile := kept.read(self.source.name)) is not None:
-                value = profile.text() if option == "profile" else kept.saturating_tokens()
-            source = f"the cache: {kept.path}"
+        elif option in ("profile", "token_budget") and (kept := self._measured()):  # only these are measured
+            cost, path = kept
+            value = self._computed(cost, option, beside)
+            source = f"the cache: {path}"
         return NOTHING_KNOWN if value is None else Offer(value, source)
 
-    def _computed(self, option: str, beside: Mapping[str, Any]) -> Any:
-        """Return an option's value on the simulated machine, or None if nothing is known."""
-        config, machine, cost = self.source.config, self.cost.machine, self.cost
+    def _measured(self) -> tuple[MeasuredCost, Path] | None:
+        """Return the costs that were measured on this machine, of the model itself or of such shapes, and their file.
+
+        Raises:
+            UsageError: the file cannot be read, or is damaged.
+        """
+        settings, config = self.settings, self.source.config
+        for shape, name in ((config, self.source.name), (None, None)):
+            kept = KeptProfile(shape, settings.dtype, settings.device)
+            profile = kept.read(name)
+            if profile is not None:
+                from minifuse.simulate.measured import MeasuredCost
+
+                with suppress(UsageError):  # it was measured for other shapes or stages
+                    return MeasuredCost(config, profile, self._attention), kept.path
+        return None
+
+    def _computed(self, cost: Roofline | MeasuredCost, option: str, beside: Mapping[str, Any]) -> Any:
+        """Return an option's value on a machine, or None if nothing is known."""
+        config, machine = self.source.config, cost.machine
         match option:
             case "profile":
                 chunk: int = beside["chunk"]
@@ -208,9 +228,25 @@ class ServedText(ServedModel):
         return runner, runner.transfers
 
 
-def _machine(choices: Choices, settings: Settings) -> Hardware:
+def _cost(config: ModelConfig, choices: Choices, settings: Settings) -> Roofline | MeasuredCost:
+    """Return the cost model of the simulated machine: a data sheet's, or a profile's."""
+    machine = settings.hardware
+    if isinstance(machine, (str, Hardware)):
+        return Roofline(config, settings.dtype, _machine(hardware(machine), choices))
+    from minifuse.simulate.machine_profile import check_profile
+    from minifuse.simulate.measured import MeasuredCost
+
+    profile = check_profile(machine, settings.dtype)
+    if settings.tensor_parallel > 1:
+        raise UsageError(
+            f"The profile of {profile.machine} does not tell what messages between ranks cost: give one rank, or "
+            "another --hardware."
+        )
+    return MeasuredCost(config, profile, choices.row.attention, choices.row.mix)
+
+
+def _machine(machine: Hardware, choices: Choices) -> Hardware:
     """Return the simulated machine, with attention by the backend that was chosen for it."""
-    machine = hardware(settings.hardware)
     backend = getattr(choices.options["attention"], "backend", "auto")  # a plugin's attention may have no such option
     return machine if backend == "auto" else replace(machine, masked=backend == "torch")
 

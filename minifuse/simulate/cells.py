@@ -1,4 +1,4 @@
-"""Estimates how long a plan of cells takes: each batch's roofline (Williams et al., 2009)."""
+"""Estimates how long a plan of cells takes: by a roofline (Williams et al., 2009), or as measured."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from minifuse.core.shapes import StateRows
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import matrix_weights
 from minifuse.simulate.cost import Hardware
+from minifuse.simulate.host_terms import seconds_of
+from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
 
 
 class CellRoofline:
@@ -38,3 +40,38 @@ class CellRoofline:
     def host_s(self, plan: Plan) -> float:
         """Return the seconds that the host builds and merges graphs before the plan can start."""
         return len(plan.work) * self.machine.host_node_s
+
+
+class MeasuredCells:
+    """Adds up the measured steps of a plan's batches, and the host's part; gathers count as the host's.
+
+    Args:
+        mix: the names of all stages, joined by +; None: the host takes no time.
+
+    Raises:
+        UsageError: the profile was measured with other cells, sizes or stages.
+    """
+
+    def __init__(self, model: CellModel, profile: MachineProfile, mix: str | None = None) -> None:
+        host = Host(seconds={}) if mix is None else known(profile.host, mix, "stages")
+        self.host, self.together = host.seconds, host.together
+        self._steps = {
+            name: at_width(known(profile.cells, name, "cell"), matrix_weights(kind.cell), "weights in a cell")
+            for name, kind in model.types.items()
+        }
+
+    def __call__(self, plan: Plan) -> float:
+        return self.device_s(plan) + seconds_of(self.host, plan)
+
+    def device_s(self, plan: Plan) -> float:
+        """Return the seconds of the plan's steps, idle rows included."""
+        seconds, cell = 0.0, plan.work[0].cell
+        for start, stop in plan.waves:
+            cell = plan.work[start].cell if stop > start else cell
+            rows = plan.shape.rows if isinstance(plan.shape, StateRows) else stop - start
+            seconds += self._steps[cell](rows)
+        return seconds
+
+    def host_s(self, plan: Plan) -> float:
+        """Return 0: no time of the host passes before the plan can start."""
+        return 0.0

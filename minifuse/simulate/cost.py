@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
+from typing import Protocol
 
 from minifuse.attention.packing import lanes_of
 from minifuse.attention.rectangle import slots_to_clear
@@ -88,6 +89,7 @@ HARDWARE: dict[str, Hardware] = {
     "a100-80g": Hardware(1.935e12, 312e12, 50e-6, wide_flops=19.5e12, memory=80e9, link=32e9),  # the PCIe card
     "rtx-a6000": Hardware(0.768e12, 155e12, 50e-6, wide_flops=38.7e12, memory=48e9, link=32e9),
     "rtx-4090": Hardware(1.008e12, 165e12, 50e-6, wide_flops=82.6e12, memory=24e9, link=32e9),
+    "h100": Hardware(3.35e12, 989e12, 50e-6, wide_flops=67e12, memory=80e9, link=64e9),  # the SXM module
     "h200": Hardware(4.8e12, 989e12, 50e-6, wide_flops=67e12, memory=141e9, link=64e9),
 }
 HARDWARE["a100-80g-profiled"] = replace(HARDWARE["a100-80g"], slower=PROFILED)
@@ -98,16 +100,30 @@ for _machine in ("rtx-a6000", "rtx-4090"):
     HARDWARE[f"{_machine}-framework"] = replace(HARDWARE[_machine], overhead_s=37.67e-3, row_s=1.159e-3, kv_traffic=3.0)
 
 
-def hardware(name: str | Hardware) -> Hardware:
-    """Find the machine called `name`; a machine is returned as it is.
+class Profiled(Protocol):
+    """A machine that was measured (`minifuse.simulate.machine_profile`)."""
+
+    dtype: str
+
+    @property
+    def sheet(self) -> Hardware: ...
+
+
+Machine = str | Hardware | Profiled
+
+
+def hardware(name: Machine) -> Hardware:
+    """Find the machine called `name`; a machine is returned as it is, or as its profile tells it.
 
     Raises:
         UsageError: there is no machine of this name.
     """
     if isinstance(name, Hardware):
         return name
+    if not isinstance(name, str):
+        return name.sheet
     if name not in HARDWARE:
-        raise unknown("hardware", str(name), HARDWARE)
+        raise unknown("hardware", name, HARDWARE)
     return HARDWARE[name]
 
 

@@ -1,47 +1,51 @@
-"""Keeps profiles of recomputation in the user's cache folder.
-
-There is one file for each machine, model, dtype, device and chunk.
-"""
+"""Keeps profiles of this machine in the user's cache folder: one for each shape, dtype and device."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from minifuse.core.errors import UsageError
 from minifuse.execute.cores import processor, usable_cores
 from minifuse.io.output import write_whole
-from minifuse.memory.tiered.profile import Profile
+from minifuse.model.cells.config import CellConfig
 from minifuse.model.text.config import ModelConfig
 
-CHUNK = 32  # tokens, as in the thesis
-SATURATING = "saturating_tokens"  # a key of the file, next to the profile's keys
+if TYPE_CHECKING:
+    from minifuse.simulate.machine_profile import MachineProfile
+
+
+CHUNK = 32  # tokens of a chunk of KV, as in the thesis
 
 
 class KeptProfile:
-    """Reads and writes the file with a model's profile on this machine.
+    """Reads and writes the profile of this machine that the user's cache folder keeps.
 
-    Models of the same shape share a file, because all weights cost the same.
+    Models of the same shape share a file, because all weights cost the same. Without a model, it is the file with the
+    shapes that are measured by default.
 
     Args:
         device: cpu, cuda, or cuda:0 and so on.
     """
 
-    def __init__(self, config: ModelConfig, dtype: str, device: str, chunk: int) -> None:
+    def __init__(self, config: ModelConfig | CellConfig | None, dtype: str, device: str) -> None:
         kind = device.partition(":")[0]
         self.machine = _machine(device)
-        self.flags = ["--dtype", dtype, "--device", kind, "--chunk", str(chunk)]
-        shape = repr(replace(config, eos_ids=()))
+        self.flags = ["--dtype", dtype, "--device", kind]
+        shape = repr(replace(config, eos_ids=()) if isinstance(config, ModelConfig) else config)
         digest = hashlib.blake2b(f"{self.machine}\n{shape}".encode(), digest_size=6).hexdigest()
-        name = f"{config.family}-{config.num_layers}x{config.hidden_size}-{dtype}-{kind}-{chunk}"
-        self.path = _folder() / "profiles" / f"{name}-{digest}.json"
+        name = "machine"
+        if config is not None:
+            kind_of = config.family if isinstance(config, ModelConfig) else config.kind
+            name = f"{kind_of}-{config.hidden_size}"
+        self.path = _folder() / "profiles" / f"{name}-{dtype}-{kind}-{digest}.json"
 
-    def read(self, model: str) -> Profile | None:
+    def read(self, model: str | None = None) -> MachineProfile | None:
         """Return the profile in the file, or None if there is no file.
 
         Args:
@@ -52,13 +56,10 @@ class KeptProfile:
         """
         if not os.path.lexists(self.path):
             return None
-        given = shlex.join(["--model", model, *self.flags])
-        return Profile.read(str(self.path), f"make it anew with minifuse calibrate {given}, or delete it")
+        from minifuse.simulate.machine_profile import MachineProfile
 
-    def saturating_tokens(self) -> int | None:
-        """Return the tokens that saturate the machine, or None if the file does not tell."""
-        found = json.loads(self.path.read_text(encoding="utf-8")).get(SATURATING)
-        return found if isinstance(found, int) and found > 0 else None
+        given = shlex.join([*([] if model is None else ["--model", model]), *self.flags])
+        return MachineProfile.read(str(self.path), f"make it anew with minifuse calibrate {given}, or delete it")
 
     def check(self) -> None:
         """Raise `UsageError` if the file cannot be written, before hours of measuring are lost."""

@@ -94,21 +94,25 @@ class RunningMetrics:
                 self.other_cores = event["wall"].get("other_cores")
 
     def _step(self, event: Event) -> None:
-        wall, num, of_cells = event["wall"], self.num, False
+        wall, num = event["wall"], self.num
         start_s, end_s = wall["start_s"], wall["end_s"]
         launched = event.get("launched", math.inf)  # a trace that is read does not tell
         self._forget(launched)
         num_computed = num_decoded = num_again = 0
-        for name, start, stop, *cell in event["work"]:
-            life = self.lives[name]
+        lives, kind = self.lives, TRANSFORMER
+        for work in event["work"]:
+            start, stop = work[1], work[2]
+            life = lives[work[0]]
             if start_s < life.started_s:
                 life.started_s = start_s
-            kind = cell[0] if cell else TRANSFORMER
-            of_cells = kind != TRANSFORMER
+            if len(work) > 3:
+                kind = work[3]
             num_computed += stop - start
             # One token past the prompt is a decode step; a prompt, or an answer computed anew, is prefill.
-            num_decoded += stop - start == 1 and start >= life.prompt_tokens
+            if stop - start == 1 and start >= life.prompt_tokens:
+                num_decoded += 1
             num_again += life.computed[kind].add(start, stop)
+        of_cells = kind != TRANSFORMER
         num["recomputed"] += num_again
         if of_cells:
             num["nodes"] += num_computed
@@ -145,7 +149,10 @@ class RunningMetrics:
             moved[0] += 1
             moved[1] += num_tokens
         for name, tokens in event["tokens"].items():
-            self.lives[name].token_times.extend([end_s] * len(tokens))
+            if len(tokens) == 1:  # as in most iterations
+                lives[name].token_times.append(end_s)
+            else:
+                lives[name].token_times.extend([end_s] * len(tokens))
         for name, reason in event["finished"].items():
             self._end(name, reason, end_s)
         for name in event["evicted"]:

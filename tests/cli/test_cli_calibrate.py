@@ -1,47 +1,65 @@
-"""`minifuse calibrate`: the table, the file in the cache or elsewhere, and what is refused."""
+"""`minifuse calibrate`: what it shows and writes, what uses it, and what is refused."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minifuse.memory.tiered.profile import Profile
+from minifuse.serve import calibrate
+from minifuse.simulate.machine_profile import MachineProfile
+from minifuse.simulate.measured import BeyondProfile
 
 Cli = Callable[..., Any]
-ONCE = ("calibrate", "--rounds", 1, "--chunk", 16)
+ONCE = ("calibrate", "--rounds", 1, "--technique", "vllm", "--technique", "pensieve", "--busy")
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(calibrate, "BATCHES", (2,))
     return tmp_path / "cache"
 
 
-def test_a_run_finds_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, tmp_path: Path) -> None:
+def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, tmp_path: Path) -> None:
     done = minifuse(*ONCE, "--model", wordless)
     assert done.code == 0
     (file,) = cache.rglob("*.json")
     assert f"Written to {file}" in done.out
-    first, _, heads, rest, *rows = done.out.splitlines()
-    assert first.startswith(f"{wordless} in float32 on ")
-    assert heads.split() == ["context", "median", "shortest", "longest", "of", "the", "rest"]
-    assert rest.startswith("the rest")
-    assert [row.split()[0] for row in rows[:-2]] == ["16", "32", "64"]
-    assert rows[-2].startswith("Without attention, ")
-    profile = Profile.read(str(file))
-    assert profile.contexts == (16, 32, 64)
-    assert json.loads(file.read_text())["model"] == str(wordless)
-    run = ("run", "--technique", "pensieve", "--model", wordless, "--requests", 1, "--set", "memory.chunk=16")
+    assert f"{wordless}: round 1 of 1" in done.err
+    assert "float32, 1 round:" in done.out.splitlines()[0]
+    for told in ("Gflop/s", "512 rows", "prefill_first+paged+paged", "unified+tiered+paged", "rounds lie within 0%"):
+        assert told in done.out
+    assert MachineProfile.read(str(file)).models == {str(wordless): 1}
+    given = ("--model", wordless, "--requests", 1, "--prompt-length", 4, "--output-length", 2)
     trace = tmp_path / "trace.jsonl"
-    assert minifuse(*run, "--prompt-length", 4, "--output-length", 2, "--trace", trace).code == 0
+    assert minifuse("run", "--technique", "pensieve", *given, "--trace", trace).code == 0
     header = json.loads(trace.read_text().splitlines()[0])
     assert header["option_sources"] == {"memory.profile": f"the cache: {file}"}
+    virtual = ("run", *given, "--clock", "virtual", "--hardware", file)
+    assert minifuse(*virtual, "--technique", "vllm", "--json").code == 0
+    minifuse(*virtual, "--technique", "orca").refused("stages 'iteration+contiguous+per_sequence'", "calibrate")
+    cells = ("run", "--model", "lstm:hidden=8", "--requests", 2, "--clock", "virtual", "--hardware", file)
+    minifuse(*cells).refused("The profile does not tell", "minifuse calibrate")
     file.write_text("{")
-    minifuse(*run).refused(str(file), "minifuse calibrate --model", "--chunk 16")
+    minifuse("run", "--technique", "pensieve", *given).refused(str(file), "minifuse calibrate --model")
+
+
+def test_a_simulated_run_beyond_what_was_measured_says_so(minifuse: Cli, wordless: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    assert minifuse(*ONCE, "--model", wordless, "--out", file, "--dtype", "float64", "--context", 16).code == 0
+    assert not (tmp_path / "cache").exists()
+    run = ("run", "--technique", "vllm", "--model", wordless, "--dtype", "float64", "--clock", "virtual")
+    run += ("--hardware", file, "--requests", 1, "--output-length", 2, "--ignore-eos", "--json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        minifuse(*run, "--prompt-length", 8)
+    with pytest.warns(BeyondProfile, match="up to 16 tokens of context, and an iteration has 20"):
+        minifuse(*run, "--prompt-length", 20)
 
 
 @pytest.mark.parametrize("out", [("--out", "-"), ("--out=-",)])
@@ -52,29 +70,18 @@ def test_standard_output_is_for_the_profile_alone(
     noisy.write_text("print('hello')")
     done = minifuse("--plugin", noisy, *ONCE, "--model", wordless, *out)
     assert done.code == 0
-    assert Profile.read(done.out).contexts == (16, 32, 64)
+    assert MachineProfile.model_validate_json(done.out).rounds == 1
     assert "hello" in done.err
-    assert "of the rest" in done.err
+    assert "Gflop/s" in done.err
     assert not cache.exists()
-
-
-def test_a_file_of_ones_own(minifuse: Cli, wordless: Path, cache: Path, tmp_path: Path) -> None:
-    file = tmp_path / "own.json"
-    done = minifuse(*ONCE, "--model", wordless, "--out", file, "--dtype", "float64")
-    assert done.code == 0
-    assert f"Written to {file}" in done.out
-    assert not cache.exists()
-    run = ("run", "--technique", "pensieve", "--clock", "virtual", "--model", wordless, "--requests", 1)
-    run += ("--prompt-length", 4, "--output-length", 2, "--set", "memory.chunk=16")
-    assert minifuse(*run, "--set", f"memory.profile={file}", "--json").code == 0
 
 
 BAD: list[tuple[list[Any], list[str]]] = [
-    (["--model", "lstm"], ["lstm", "cells", "a transformer"]),
     (["--model", "smal"], ["'smal'", "random:PRESET"]),
-    (["--chunk", "0"], ['--chunk is "0"', "from 1"]),
-    (["--chunk", "513"], ["513 tokens", "tiny", "at most 512"]),
+    (["--context", "15"], ['--context is "15"', "from 16"]),
     (["--rounds", "0"], ['--rounds is "0"', "from 1"]),
+    (["--minutes", "-1"], ['--minutes is "-1"', "from 0"]),
+    (["--technique", "vlm"], ["'vlm'", "vllm"]),
     (["--dtype", "float8"], ['--dtype is "float8"']),
     (["--out", "/nowhere/file"], ["--out", "/nowhere/file", "cannot be written"]),
 ]
@@ -86,10 +93,19 @@ def test_bad_input_is_one_sentence(minifuse: Cli, cache: Path, arguments: list[A
     assert not cache.exists()
 
 
+def test_a_busy_machine(minifuse: Cli, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minifuse.cli.calibrate.LOOK_S", 0.0)
+    monkeypatch.setattr("minifuse.execute.cores.OtherWork.cores", lambda self: 1.5)
+    done = minifuse("calibrate", "--rounds", 1)
+    assert done.code == 3
+    assert "Other processes use 1.5 of" in done.err
+    assert "--busy" in done.err
+
+
 def test_a_cache_folder_that_cannot_be_written(
     minifuse: Cli, wordless: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minifuse.simulate.calibration.measure", None)  # it is told before anything is measured
+    monkeypatch.setattr("minifuse.serve.calibrate.Calibration", None)  # it is told before anything is measured
     cache.touch()
     minifuse(*ONCE, "--model", wordless).refused("cache folder", str(cache), "XDG_CACHE_HOME", "--out FILE")
 

@@ -29,6 +29,9 @@ def trees(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+CALIBRATE = ("calibrate", "--model", "tiny", "--rounds", 1, "--context", 16, "--technique", "serial", "--busy")
+
+
 @pytest.mark.parametrize(
     ("typed", "written", "room"),
     [
@@ -38,8 +41,8 @@ def trees(folder: Path) -> dict[Path, bytes]:
         (("lab", "autograder", "03", "-o", "grader"), "grader", 14_000),
         (("replay", "trace.jsonl", "-o", "page.html"), "page.html", ROOM),
         (("trace", "trace.jsonl", "--perfetto", "run.json"), "run.json", ROOM),
-        (("calibrate", "--model", "random:small", "--rounds", 1, "--out", "profile.json"), "profile.json", 64),
-        (("calibrate", "--model", "random:small", "--rounds", 1), "cache/minifuse/profiles", 64),
+        ((*CALIBRATE, "--out", "profile.json"), "profile.json", 64),
+        (CALIBRATE, "cache/minifuse/profiles", 64),
         ((*FIGURE, "--out", "."), "batchmaker-fig2.5-quick.json", 512),
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import asks, refusal
+from machines import profile
 
 from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.report import StepReport
@@ -23,6 +24,7 @@ from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
+from minifuse.simulate.measured import MeasuredCost
 from minifuse.simulate.profiles import KeptProfile
 from minifuse.stages import register
 from minifuse.techniques import Technique, mix, technique
@@ -76,8 +78,8 @@ def test_kv_memory_that_does_not_fit_the_machine(problem: Exception, monkeypatch
 
 
 def test_unknown_hardware() -> None:
-    with refusal(UsageError, "'h100'", "h200", "a100-40g"):
-        _build(hardware="h100")
+    with refusal(UsageError, "'h300'", "h200", "a100-40g"):
+        _build(hardware="h300")
 
 
 def test_iterations_take_the_rooflines_time() -> None:
@@ -160,12 +162,13 @@ def test_in_real_time_a_chunk_costs_what_was_measured_here(tmp_path: Path, monke
         settings = Settings(dtype="float64", stage_options={f"memory.{name}": v for name, v in options.items()})
         return build_engine(resolve_run(technique("pensieve"), SOURCE, settings), small_model("llama"))
 
-    kept = KeptProfile(LLAMA, "float64", "cpu", 32)
+    kept = KeptProfile(LLAMA, "float64", "cpu")
     assert _profile(built()) == (ASSUMED, "assumed")
-    measured = Profile(1.0, (8, 16), (3.0, 4.0))
-    kept.write(measured.text())
+    of_model = profile(LLAMA, dtype="float64")
+    kept.write(of_model.model_dump_json())
+    measured = MeasuredCost(LLAMA, of_model, "paged").recomputation(32, (32, 64, 128))
     assert _profile(built()) == (measured, f"the cache: {kept.path}")
-    assert _profile(built(chunk=16)) == (ASSUMED, "assumed")
+    assert _profile(built(chunk=16))[0].contexts == (16, 32, 64)
     kept.path.write_text("{")
     with refusal(UsageError, str(kept.path), "minifuse calibrate --model random:toy --dtype float64"):
         built()
@@ -194,12 +197,11 @@ def test_in_real_time_as_many_as_were_measured_to_saturate(tmp_path: Path, monke
         return resolve_run(technique("fluid"), SOURCE, settings).choices.policy.token_budget
 
     assert budget() == 512
-    kept = KeptProfile(LLAMA, "float64", "cpu", 32)
-    profile = Profile(1.0, (8, 16), (3.0, 4.0))
-    kept.write(profile.text())  # by a version that did not measure it
-    assert budget() == 512
-    kept.write(profile.text(saturating_tokens=96))
-    assert budget() == 96
+    kept = KeptProfile(None, "float64", "cpu")  # the machine's, whose shapes enclose the model's
+    kept.write(profile(CONFIGS["opt"], dtype="float64").model_dump_json())
+    assert budget() == 512, "another kind of layers was measured"
+    kept.write(profile(LLAMA, dtype="float64").model_dump_json())
+    assert budget() == 1, "a token takes as long in any iteration"
     assert budget(**{"batching.token_budget": 7}) == 7
 
 

@@ -1,4 +1,4 @@
-"""What `minifuse calibrate` times: which tokens attend to what, in which layers. Never how long it took."""
+"""What is timed of a chunk: which tokens attend to what, in which layers. Never how long it took."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.places import Pages
 from minifuse.core.plan import Plan, Work
 from minifuse.memory.tiered.profile import Profile, powers_of_two
-from minifuse.simulate import calibration
+from minifuse.simulate import calibration, operators
 from minifuse.simulate.calibration import Measured, contexts_of, measure
 from minifuse.testing.texts.models import CONFIGS, small_model
 
@@ -58,11 +58,11 @@ def test_the_last_tokens_of_every_context_attend_to_it_in_every_layer(
     monkeypatch.setattr(PagedAttention, "reads", seen_reads)
     monkeypatch.setattr(PagedAttention, "attention", seen_attention)
     measured = measure(small_model(family), (4, 8, 16), chunk=4, rounds=2)
-    assert [plan.work for plan in plans] == [(Work("chunk", at - 4, at),) for at in (4, 8, 16)]
-    for plan, blocks in zip(plans, (1, 2, 4), strict=True):
+    assert [plan.work for plan in plans] == [(Work("s0", at - 4, at),) for at in (4, 8, 16)]
+    for plan in plans:
         (place,) = plan.places
         assert isinstance(place, Pages)
-        assert (len({*place.blocks}), place.size) == (blocks, 4)
+        assert (len({*place.blocks}), place.size) == (1, 16)
     layers = [f"layer {i}" for i in range(CONFIGS[family].num_layers)]
     assert run_once == ["begin other", *(x for at in (4, 8, 16) for x in (f"begin {at}", *layers))]
     assert measured == Measured({4: (2.0, 2.0), 8: (3.0, 3.0), 16: (4.0, 4.0)}, (1.0, 1.0))
@@ -107,7 +107,7 @@ def test_the_tokens_that_saturate(run_once: list[str]) -> None:
 def test_where_kv_of_all_layers_is_too_large_layers_share_it(
     run_once: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "MOST_KV", 1)
+    monkeypatch.setattr(operators, "MOST_KV", 1)
     layers: list[int] = []
     attend = PagedAttention.attend
     monkeypatch.setattr(PagedAttention, "attend", lambda *given: (layers.append(given[4]), attend(*given))[1])
@@ -120,8 +120,8 @@ def test_kv_that_does_not_fit(problem: Exception, monkeypatch: pytest.MonkeyPatc
     def refuse(*_: Any) -> None:
         raise problem
 
-    monkeypatch.setattr(calibration, "KVStorage", refuse)
-    with refusal(MachineError, "KV of 8 tokens", "cpu", "shorter context"):
+    monkeypatch.setattr(operators, "KVStorage", refuse)
+    with refusal(MachineError, "KV of 16 tokens", "cpu", "shorter context"):
         measure(small_model("llama"), (4, 8), chunk=4)
 
 

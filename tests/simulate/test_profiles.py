@@ -1,4 +1,4 @@
-"""Profiles in the user's cache folder: one file for each machine, model, dtype, device and chunk."""
+"""Profiles in the user's cache folder: one file for each machine, model, dtype and device."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from full_disk import full_disk
 from helpers import refusal, sentence
+from machines import profile
 
 from minifuse.core.errors import MachineError, UsageError
-from minifuse.memory.tiered.profile import Profile
 from minifuse.simulate import profiles
 from minifuse.simulate.profiles import KeptProfile
 from minifuse.testing.texts.models import CONFIGS
 
 LLAMA = CONFIGS["llama"]
-PROFILE = Profile(2.0, (32, 64), (1.0, 2.0))
+PROFILE = profile(LLAMA)
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _kept(**changes: Any) -> KeptProfile:
-    given = {"config": LLAMA, "dtype": "float32", "device": "cpu", "chunk": 32, **changes}
+    given = {"config": LLAMA, "dtype": "float32", "device": "cpu", **changes}
     return KeptProfile(**given)
 
 
@@ -35,17 +35,17 @@ def test_what_is_written_is_read(folder: Path) -> None:
     kept = _kept()
     assert kept.read("toy") is None
     kept.check()
-    kept.write(PROFILE.text(model="toy", rounds=3))
+    kept.write(PROFILE.model_dump_json())
     assert kept.read("toy") == PROFILE
     assert kept.path.is_relative_to(folder / "minifuse")
-    kept.write(PROFILE._replace(other=3.0).text())
-    assert kept.read("toy") == PROFILE._replace(other=3.0)
+    kept.write(profile(LLAMA, rounds=7).model_dump_json())
+    assert kept.read("toy") == profile(LLAMA, rounds=7)
     assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]
 
 
 def test_each_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = replace(LLAMA, num_kv_heads=1)
-    changes: list[dict[str, Any]] = [{}, {"config": shape}, {"dtype": "bfloat16"}, {"chunk": 16}]
+    changes: list[dict[str, Any]] = [{}, {"config": shape}, {"dtype": "bfloat16"}, {"config": None}]
     paths = {_kept(**change).path for change in changes}
     monkeypatch.setattr(profiles, "processor", lambda: "another")
     paths.add(_kept().path)
@@ -60,13 +60,17 @@ def test_a_model_is_its_shape() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "another"}', "\xff"])
 def test_a_damaged_file_is_named_and_how_to_make_it_anew(text: str) -> None:
-    kept = _kept(chunk=16)
+    kept = _kept()
     kept.check()
     kept.path.write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError) as error:
         kept.read("my model")
-    command = "minifuse calibrate --model 'my model' --dtype float32 --device cpu --chunk 16"
+    command = "minifuse calibrate --model 'my model' --dtype float32 --device cpu"
     sentence(error.value, str(kept.path), command, "or delete it")
+    kept = _kept(config=None)
+    kept.path.write_text("{")
+    with refusal(UsageError, str(kept.path), "minifuse calibrate --dtype float32 --device cpu, or"):
+        kept.read()
 
 
 def test_a_folder_in_its_place_is_damage_too() -> None:
@@ -78,9 +82,9 @@ def test_a_folder_in_its_place_is_damage_too() -> None:
 
 def test_a_write_that_fails_leaves_the_old_file_whole() -> None:
     kept = _kept()
-    kept.write(PROFILE.text())
+    kept.write(PROFILE.model_dump_json())
     with full_disk(16), refusal(MachineError, "File too large", str(kept.path)):
-        kept.write("new" * 100)
+        kept.write("new" * 100_000)
     assert kept.read("toy") == PROFILE
     assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]
 

@@ -1,0 +1,112 @@
+"""Compares real runs with simulated ones of the same requests, under every technique."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+from minifuse.execute.timing import take_turns
+from minifuse.papers.contest import Bench
+from minifuse.papers.experiment import Plot, Say
+from minifuse.papers.numbers import told
+from minifuse.papers.page import Drawn, spec, tables
+from minifuse.papers.simulator.setting import LATENCIES, PERCENTS, Case, Run, Setting
+
+TYPICAL, LARGEST = 0.05, 0.15  # the aim: the median of the errors of all runs, and the largest
+METRICS = {"tokens_per_s": "tokens/s"} | {
+    f"{key}_{percent}": f"{name}, {percent}" for key, name in LATENCIES.items() for percent in PERCENTS
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A simulated run beside real ones.
+
+    `corrected` real times are divided by how slow the machine was during the run, against the profile.
+    """
+
+    case: Case
+    real: Sequence[Run]
+    simulated: Run
+
+    def errors(self, *, corrected: bool) -> dict[str, float]:
+        """Return the relative error of each metric, against the median of the real runs."""
+        found = {}
+        for name in METRICS:
+            real = [run.metric(name, corrected=corrected) for run in self.real if name in run.metrics]
+            if real and name in self.simulated.metrics:
+                found[name] = self.simulated.metrics[name] / median(real) - 1
+        return found
+
+    def iteration_error(self) -> float | None:
+        """Return the mean absolute error of iterations, relative to each, corrected; None if none counts.
+
+        An iteration counts if its work was the same in all real runs, with the median of its times. With several
+        workers iterations overlap, and none counts.
+        """
+        cost = self.case.cost()
+        first, *others = self.real
+        if any(plan.worker for plan, _ in first.iterations.values()):
+            return None
+        errors = []
+        for step, (plan, seconds) in first.iterations.items():
+            alike = [
+                other for other in others if step in other.iterations and other.iterations[step][0].work == plan.work
+            ]
+            if len(alike) == len(others):
+                seen = [seconds / first.slow, *(other.iterations[step][1] / other.slow for other in alike)]
+                errors.append(abs(cost(plan) / median(seen) - 1))
+        return mean(errors) if errors else None
+
+    @property
+    def alike(self) -> bool:
+        """Tell whether the simulated run has planned the same iterations as the first real one."""
+        ours, theirs = ([plan.work for plan, _ in run.iterations.values()] for run in (self.simulated, self.real[0]))
+        return ours == theirs
+
+
+@spec("Simulator", "error", "real and simulated runs of the same requests", Setting, takes=(), kind="")
+def figure(setting: Setting, say: Say) -> Drawn:
+    """Measure all techniques and loads, in turns, model by model."""
+    from minifuse.papers.simulator.speed import Speed  # imports torch
+
+    of_runs, of_metrics = tables("simulator/error")
+    runs, summary = Plot(say, "Errors by run", of_runs), Plot(say, "Errors by metric", of_metrics)
+    say.expect(len(setting.sources) * setting.rounds)
+    speed, compared = Speed(setting.profile), list[Compared]()
+    for source in setting.sources:
+        bench = Bench[Any](setting.conditions, source, "cpu", real_dtype="float32")
+        bench.load()
+        cases = {str(i): case for i, case in enumerate(setting.cases(bench, speed))}
+        real: dict[str, list[Run]] = {name: [] for name in cases}
+        for number in range(setting.rounds):
+            say(f"{source.name}: round {number + 1}")
+            for name, found in take_turns({name: case.real for name, case in cases.items()}, 1, first=number).items():
+                real[name] += found
+        for name, case in cases.items():
+            one = Compared(case, real[name], case.simulated())
+            compared.append(one)
+            at = {"model": source.name, "technique": case.row.name, "batch": case.batch, "load": case.load}
+            runs.add(at, {"iteration": one.iteration_error(), **one.errors(corrected=True)})
+    kept = []
+    for corrected in (True, False):
+        at_speed = "at the calibration's speed" if corrected else "as they are"
+        by_run = [one.errors(corrected=corrected) for one in compared]
+        for name, what in METRICS.items():
+            errors = [abs(of_run[name]) for of_run in by_run if name in of_run]
+            summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
+            if corrected and median(errors) <= TYPICAL and max(errors) <= LARGEST:
+                kept.append(what)
+    slow = [run.slow for one in compared for run in one.real]
+    at_once = [one for one in compared if one.case.share is None]
+    return Drawn(
+        (summary.panel, runs.panel),
+        {"slowness": slow},
+        slow=told(slow),
+        aims=f"half of the runs within {TYPICAL:.0%}, all within {LARGEST:.0%}",
+        kept="; ".join(kept) or "none",
+        num_alike=sum(one.alike for one in at_once),
+        num_at_once=len(at_once),
+    )

@@ -1,0 +1,199 @@
+"""Runs the same requests for real and simulated, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Plan
+from minifuse.core.report import StepReport
+from minifuse.core.request import Request
+from minifuse.model.cells.source import CellSource
+from minifuse.model.kinds import request_kind
+from minifuse.model.source import Source, resolve
+from minifuse.model.text.load import TextSource
+from minifuse.model.text.presets import preset
+from minifuse.papers.contest import Bench
+from minifuse.papers.experiment import Conditions
+from minifuse.simulate.profiles import KeptProfile
+from minifuse.simulate.shapes import resized
+from minifuse.techniques import TECHNIQUES, Technique, for_model, serving
+from minifuse.trace.running import RunningMetrics
+from minifuse.workload.cells import cell_workload
+from minifuse.workload.laws import Arrival, parse_lengths
+from minifuse.workload.synthetic import RequestDefaults, arrive, synthetic
+
+if TYPE_CHECKING:
+    from minifuse.papers.simulator.speed import Speed
+    from minifuse.simulate.machine_profile import MachineProfile
+
+SLOTS = 16384  # of memory
+PROMPTS, ANSWERS = "lognormal:40:0.8:max=512", "lognormal:20:0.8:max=128"
+SHARE = 0.7  # of the simulated peak: the rate of the runs in which requests arrive one by one
+PERCENTS = ("p50", "p90", "p99")
+LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "normalized_latency": "normalized latency"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    hidden: tuple[tuple[str, int, int], ...]  # preset, hidden size and layers of the models
+    requests: int
+    batches: tuple[int, ...]
+    cells: tuple[str, ...] = ()
+    techniques: tuple[str, ...] | None = None  # None: all
+
+
+# Calibration has seen hidden sizes of 128, 256, 512 and 768 (cells: 64, 256 and 1024), and batches of 1, 3, 8 and 24.
+SCALES = {
+    "quick": _Scale((("small", 192, 3),), 8, (5,), techniques=("orca", "vllm")),
+    "cpu": _Scale((("small", 384, 6), ("small-opt", 640, 10)), 36, (5, 12), ("lstm:hidden=512", "treelstm:hidden=512")),
+}
+
+
+def unseen(name: str, hidden: int, layers: int) -> TextSource:
+    """Return a transformer of a size that calibration has not seen."""
+    config = resized(preset(name), hidden, layers)
+    return TextSource(f"{config.family} {layers}x{hidden}", config, None)
+
+
+class Run(NamedTuple):
+    """A run's metrics, and its iterations: step -> (plan, seconds)."""
+
+    metrics: Mapping[str, float]
+    iterations: Mapping[int, tuple[Plan, float]]
+    slow: float = 1.0  # how many times as long as in the profile operators took beside a real run
+
+    def metric(self, name: str, *, corrected: bool) -> float:
+        """Return a metric, perhaps as it would be at the profile's speed."""
+        slow = self.slow if corrected else 1.0
+        return self.metrics[name] * slow if name.endswith("per_s") else self.metrics[name] / slow
+
+
+class Setting(Bench[Any]):
+    """Serves requests with several models on this machine, and simulates them with its profile.
+
+    Raises:
+        UsageError: the scale is `paper`, or this machine has no profile.
+    """
+
+    def __init__(self, conditions: Conditions) -> None:
+        if conditions.scale == "paper":
+            raise UsageError("The simulator's error is that against real runs: give --scale cpu, or quick.")
+        self.scale = SCALES[conditions.scale]
+        self.sources: list[Source] = [*(unseen(*shape) for shape in self.scale.hidden), *map(resolve, self.scale.cells)]
+        super().__init__(conditions, self.sources[0], "cpu", real_dtype="float32")
+        kept = KeptProfile(None, self.dtype, "cpu")
+        profile = kept.read()
+        if profile is None:
+            raise UsageError(
+                f"This machine has no profile in {self.dtype} to simulate it with: run minifuse calibrate --dtype "
+                f"{self.dtype} first."
+            )
+        self.profile: MachineProfile = profile
+        self.path = kept.path
+
+    def cases(self, bench: Bench[Any], speed: Speed) -> Iterator[Case]:
+        """Yield every technique with every load."""
+        kind = bench.source.kind
+        for name in self.scale.techniques or serving(kind):
+            row = TECHNIQUES[name]
+            if kind not in row.serves or for_model(row, kind).mix not in self.profile.host:
+                continue
+            row = for_model(row, kind)
+            for batch in self.scale.batches if row.batch_sizes else self.scale.batches[:1]:
+                yield Case(bench, self, speed, row, batch, None)
+                yield Case(bench, self, speed, row, batch, SHARE)
+
+    def described(self) -> dict[str, Any]:
+        """Return the conditions of all measurements, as plain values."""
+        return {
+            **self.facts(self.profile.machine),
+            "models": [source.name for source in self.sources],
+            "profile": self.profile.model_dump(mode="json", include={"machine", "torch", "models", "rounds", "spread"}),
+        }
+
+
+@dataclass(frozen=True)
+class Case:
+    """One technique under one load.
+
+    Attributes:
+        share: requests arrive at this part of the simulated peak; None: all at once.
+    """
+
+    bench: Bench[Any]
+    setting: Setting
+    speed: Speed
+    row: Technique
+    batch: int
+    share: float | None
+
+    @property
+    def load(self) -> str:
+        return "all at once" if self.share is None else f"{self.share:.0%} of the peak"
+
+    def _drawn(self) -> list[Request]:
+        """Draw requests that arrive all at once."""
+        source, count = self.bench.source, self.setting.scale.requests
+        if isinstance(source, CellSource):
+            workload = request_kind(source.config.kind).workload or ""
+            return cell_workload(workload, source.config.kind, count, source.config.vocab_size, seed=self._seed)
+        laws, vocab = (parse_lengths(PROMPTS), parse_lengths(ANSWERS)), source.config.vocab_size
+        whole = RequestDefaults(ignore_eos=True)
+        return synthetic(count, *laws, vocab, seed=self._seed, defaults=whole)
+
+    @property
+    def _seed(self) -> int:
+        return self.bench.conditions.seed + self.batch
+
+    @cached_property
+    def requests(self) -> list[Request]:
+        """Draw the requests; the rate follows from the simulated peak."""
+        drawn = self._drawn()
+        if self.share is None:
+            return drawn
+        peak = self._serve(drawn, self.setting.profile).metrics["requests_per_s"]
+        return arrive(drawn, Arrival(1 / (self.share * peak), cv=1.0), self._seed)
+
+    def cost(self) -> Callable[[Plan], float]:
+        """Return the profile's cost of a plan."""
+        from minifuse.simulate.cells import MeasuredCells
+        from minifuse.simulate.measured import MeasuredCost
+
+        source, profile = self.bench.source, self.setting.profile
+        if isinstance(source, CellSource):
+            return MeasuredCells(self.bench.model, profile, self.row.mix)
+        return MeasuredCost(source.config, profile, self.row.attention, self.row.mix)
+
+    def real(self, number: int) -> Run:
+        """Serve the requests in real time."""
+        before = self.speed.slowness()
+        run = self._serve(self.requests)
+        return run._replace(slow=(before + self.speed.slowness()) / 2)
+
+    def simulated(self) -> Run:
+        """Serve the requests in virtual time, with the profile's costs."""
+        return self._serve(self.requests, self.setting.profile)
+
+    def _serve(self, requests: list[Request], machine: MachineProfile | None = None) -> Run:
+        counted, iterations = RunningMetrics(), dict[int, tuple[Plan, float]]()
+
+        def on_step(report: StepReport) -> None:
+            if report.plan.work:
+                iterations[report.plan.step] = (report.plan, report.ended_s - report.started_s)
+
+        options = dict.fromkeys(self.row.batch_sizes, self.batch)
+        self.bench.serve(self.row, requests, SLOTS, options, on_step=on_step, into=counted.read, machine=machine)
+        return Run(_metrics(counted.result()), iterations)
+
+
+def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics that are compared, and the completed requests per second."""
+    found: dict[str, float] = dict(told["throughput"])
+    for key in LATENCIES:
+        if told[f"{key}_s"] is not None:
+            found |= {f"{key}_{percent}": told[f"{key}_s"][percent] for percent in PERCENTS}
+    return found

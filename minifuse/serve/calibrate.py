@@ -1,0 +1,234 @@
+"""Measures the profile of this machine: operators by themselves, and the host beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+from minifuse.attention.layouts import PagedStage
+from minifuse.execute.cores import OtherWork, load_on_free_cores
+from minifuse.execute.timing import take_turns
+from minifuse.model.cells.source import CellSource
+from minifuse.model.cells.types import matrix_weights
+from minifuse.model.device import free_bytes
+from minifuse.model.source import Source
+from minifuse.model.text.config import ModelConfig
+from minifuse.serve.host_runs import Cost, HostSamples, Samples, fit_host, fit_together, host_run, lower_quartile
+from minifuse.serve.settings import Settings
+from minifuse.simulate.cell_tables import CellTables
+from minifuse.simulate.cells import MeasuredCells
+from minifuse.simulate.grid import Grid
+from minifuse.simulate.machine_profile import AttentionTables, Host, LayerTables, MachineProfile, Rates
+from minifuse.simulate.measured import MeasuredCost, kind_of_layer, layer_weights
+from minifuse.simulate.tables import ModelTables, Taken, timer
+from minifuse.stages import stage
+from minifuse.techniques import Technique, for_model
+
+MAX_CONTEXT, MAX_TOKENS = 1024, 1024  # by default
+BATCHES = (1, 3, 8, 24)  # requests served at once, where a technique has a batch size
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is measured, and how often.
+
+    Attributes:
+        max_context: tokens of the longest context.
+        minutes: no round of a model begins later; the first round of each is always measured.
+    """
+
+    sources: Sequence[Source]
+    techniques: Sequence[Technique]
+    dtype: str = "float32"
+    device: str = "cpu"
+    rounds: int = 5
+    max_context: int = MAX_CONTEXT
+    minutes: float | None = None
+    say: Callable[[str], None] = field(default=lambda text: None)
+
+    def measure(self, machine: str) -> MachineProfile:
+        """Measure everything, model by model, in turns within each model.
+
+        Raises:
+            MachineError: a model, or KV for the longest contexts, does not fit the device.
+        """
+        others, parts = OtherWork(), list[_Part]()
+        began_s = time.perf_counter()
+        for number, source in enumerate(self.sources, 1):
+            share = None if self.minutes is None else began_s + self.minutes * 60 * number / len(self.sources)
+            parts.append(self._model(source, share))
+        texts = [part for part in parts if part.source.kind == "transformer"]
+        kinds = dict.fromkeys(kind_of_layer(part.config) for part in texts)
+        profile = MachineProfile(
+            machine=machine,
+            device=self.device,
+            dtype=self.dtype,
+            torch=torch.__version__,
+            models={part.source.name: part.threads for part in parts},
+            rounds=min(part.num_rounds for part in parts),
+            spread=median(spread for part in parts for spread in part.spreads()),
+            others=others.cores() or 0.0,
+            rates=rates(self.dtype, self.device),
+            kinds={
+                kind: _layer_tables([part for part in texts if kind_of_layer(part.config) == kind]) for kind in kinds
+            },
+            cells=_cell_tables([part for part in parts if part.source.kind == "cells"]),
+            host={},
+        )
+        return profile.model_copy(update={"host": dict(self._hosts(profile, parts))})
+
+    def _model(self, source: Source, until_s: float | None) -> _Part:
+        """Measure one model."""
+        model = load_on_free_cores(source.config.num_parameters, lambda: source.load(self.dtype, self.device))
+        context = min(self.max_context, source.config.max_context or self.max_context)
+        rows = [for_model(row, source.kind) for row in self.techniques if source.kind in row.serves]
+        tables: ModelTables | CellTables
+        if source.kind == "cells":
+            tables = CellTables(model)
+        else:
+            names = dict.fromkeys(row.attention for row in rows)
+            made: dict[str, Any] = {name: stage("attention", name)() for name in names}
+            operators = PagedStage().backend(model.device.type, self.dtype).operators
+            tables = ModelTables(model, operators, made, context, MAX_TOKENS)
+        runs: dict[Any, Callable[[int], Any]] = {**tables.runs()}
+        settings = Settings(dtype=self.dtype, device=self.device)
+        for row in rows:
+            for batch in BATCHES:
+                runs[row.name, batch] = host_run(row, source, model, settings, batch, context)
+        taken: dict[Any, list[Any]] = {}
+        for number in range(self.rounds):
+            if number and until_s is not None and time.perf_counter() > until_s:
+                break
+            self.say(f"{source.name}: round {number + 1} of {self.rounds}")
+            for key, found in take_turns(runs, 1, first=number).items():
+                taken.setdefault(key, []).extend(found)
+        return _Part(source, model, rows, tables, taken, torch.get_num_threads())
+
+    def _hosts(self, profile: MachineProfile, parts: Sequence[_Part]) -> Iterator[tuple[str, Host]]:
+        """Yield the host's terms of each mix of stages, fitted to the runs of all models."""
+        for mix in dict.fromkeys(row.mix for part in parts for row in part.rows):
+
+            def samples(host: Host, mix: str = mix) -> Samples:
+                known = profile.model_copy(update={"host": {mix: host}})
+                return [
+                    (part.cost(known, row), HostSamples(part.taken[row.name, batch]))
+                    for part in parts
+                    for row in part.rows
+                    for batch in BATCHES
+                    if row.mix == mix
+                ]
+
+            host = Host(seconds=fit_host(samples(Host(seconds={}))))
+            yield mix, host.model_copy(update={"together": fit_together(samples(host))})
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What was measured of one model."""
+
+    source: Source
+    model: Any
+    rows: Sequence[Technique]  # that were run, with the stages that serve such a model
+    tables: Any  # ModelTables or CellTables
+    taken: Mapping[Any, list[Any]]  # of each computation: its seconds, or its iterations, in every round
+    threads: int
+
+    @property
+    def config(self) -> Any:
+        return self.source.config
+
+    @property
+    def num_rounds(self) -> int:
+        return len(next(iter(self.taken.values())))
+
+    @cached_property
+    def best(self) -> Taken:
+        """Return the lower quartile of each computation's seconds."""
+        return {key: lower_quartile(found) for key, found in self.taken.items() if isinstance(found[0], float)}
+
+    @cached_property
+    def attention(self) -> dict[str, AttentionTables]:
+        """Return the tables of each attention stage."""
+        return {name: self.tables.attention(name, self.best) for name in self.tables.stages}
+
+    def spreads(self) -> Iterator[float]:
+        """Yield the interquartile range of each computation's seconds, over their median."""
+        for key in self.best:
+            if self.num_rounds > 1:
+                low, middle, high = quantiles(self.taken[key], n=4, method="inclusive")
+                yield (high - low) / middle
+            else:
+                yield 0.0
+
+    def cost(self, profile: MachineProfile, row: Technique) -> Cost:
+        """Return the cost of this model's plans under a technique."""
+        if isinstance(self.source, CellSource):
+            return MeasuredCells(self.model, profile, row.mix)
+        return MeasuredCost(self.config, profile, row.attention, row.mix)
+
+
+def _layer_tables(parts: Sequence[_Part]) -> LayerTables:
+    """Join the tables of transformers with one kind of layer."""
+
+    def joined(width: Callable[[ModelConfig], int], name: str, grid: Callable[[_Part], Grid]) -> Grid:
+        return stacked(name, {width(part.config): grid(part) for part in parts})
+
+    def of(stage: str, width: str, table: str) -> Grid:
+        return joined(attrgetter(width), width, lambda part: getattr(part.attention[stage], table))
+
+    attention = {
+        name: AttentionTables(
+            decode=of(name, "kv_size", "decode"),
+            prefill=of(name, "q_size", "prefill"),
+            index_decode=of(name, "kv_size", "index_decode"),
+            index_prefill=of(name, "kv_size", "index_prefill"),
+            ragged=median(part.attention[name].ragged for part in parts),
+        )
+        for name in parts[0].attention
+    }
+    return LayerTables(
+        layers=joined(layer_weights, "weights", lambda part: part.tables.layers(part.best)),
+        head=joined(attrgetter("head_weights"), "weights", lambda part: part.tables.head(part.best)),
+        attention=attention,
+    )
+
+
+def _cell_tables(parts: Sequence[_Part]) -> dict[str, Grid]:
+    """Join the steps of models of cells, by the name of the cell."""
+    steps: dict[str, dict[int, Grid]] = {}
+    for part in parts:
+        for name, grid in part.tables.steps(part.best).items():
+            steps.setdefault(name, {})[matrix_weights(part.model.types[name].cell)] = grid
+    return {name: stacked("weights", grids) for name, grids in steps.items()}
+
+
+def stacked(width: str, grids: Mapping[int, Grid]) -> Grid:
+    """Join grids of the same axes along a new first axis.
+
+    >>> grid = Grid(axes={"rows": (1, 2)}, seconds=(1, 2))
+    >>> stacked("width", {8: grid, 4: grid}).axes
+    {'width': (4.0, 8.0), 'rows': (1.0, 2.0)}
+    """
+    widths = sorted(grids)
+    seconds = [second for one in widths for second in grids[one].seconds]
+    return Grid(axes={width: tuple(widths), **grids[widths[0]].axes}, seconds=tuple(seconds))
+
+
+def rates(dtype: str, device: str) -> Rates:
+    """Measure how fast memory is read, and how fast a large product is computed."""
+    kind = getattr(torch, dtype)
+    numbers = torch.ones(2**26, dtype=kind, device=device)
+    square = torch.ones(2048, 2048, dtype=kind, device=device)
+    reading, product = timer(numbers.sum, device), timer(lambda: square @ square, device)
+    return Rates(
+        bandwidth=numbers.numel() * numbers.element_size() / min(map(reading, range(5))),
+        flops=2 * 2048**3 / min(map(product, range(5))),
+        memory=float(free_bytes(device) or 2**34),
+    )

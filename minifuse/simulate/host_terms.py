@@ -1,0 +1,56 @@
+"""Counts what the host does for a plan, and fits the seconds of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+
+import numpy as np
+
+from minifuse.core.places import Pages
+from minifuse.core.plan import Plan
+
+Terms = Mapping[str, float]
+
+
+def host_terms(plan: Plan) -> dict[str, float]:
+    """Count the terms of a plan: each has a cost of its own on the host."""
+    work = plan.work
+    return {
+        "iteration": 1.0,
+        "sequence": len(work),
+        "newcomer": len(plan.admitted),
+        "token": sum([stop - start for _, start, stop, _ in work if stop - start > 1]),
+        "block": sum([len(place.blocks) for place in plan.places if isinstance(place, Pages)]),
+        "copy": len(plan.moves),
+        "copied token": sum([move.num_tokens for move in plan.moves]),
+        "wave": len(plan.waves) - 1,
+        "lane": len(plan.layout.lanes),
+        "idle": plan.num_idle,
+    }
+
+
+def seconds_of(host: Terms, plan: Plan) -> float:
+    """Return the seconds that the host takes for a plan."""
+    return sum([host[name] * count for name, count in host_terms(plan).items() if name in host])
+
+
+def fit(counted: Seq[Terms], seconds: Seq[float], scale: Seq[float]) -> dict[str, float]:
+    """Fit non-negative seconds of each term, by least squares of `(sum - seconds) / scale`.
+
+    A term whose best value is negative is left out, the most negative first, and the others are fitted again.
+
+    >>> {name: round(value, 3) for name, value in fit([{"a": 1, "b": 2}, {"a": 1, "b": 5}], [5, 11], [1, 1]).items()}
+    {'a': 1.0, 'b': 2.0}
+    """
+    names = [name for name in counted[0] if any(terms[name] for terms in counted)]
+    weights = 1.0 / np.asarray(scale)
+    wanted = np.asarray(seconds) * weights
+    while names:
+        matrix = np.array([[terms[name] for name in names] for terms in counted]) * weights[:, None]
+        size = np.abs(matrix).max(0)
+        values = np.linalg.lstsq(matrix / size, wanted, rcond=1e-9)[0]
+        if values.min() >= 0:
+            return {name: float(value) for name, value in zip(names, values / size, strict=True)}
+        del names[int(values.argmin())]
+    return {}

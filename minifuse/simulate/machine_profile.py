@@ -1,0 +1,134 @@
+"""The profile of a machine: what `minifuse calibrate` has measured there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+
+from minifuse.core.errors import UsageError
+from minifuse.io.lines import misfit, read_bounded
+from minifuse.io.parsing import one_of
+from minifuse.simulate.cost import Hardware
+from minifuse.simulate.grid import Grid
+
+T = TypeVar("T")
+FORMAT: Literal["minifuse machine profile 1"] = "minifuse machine profile 1"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class AttentionTables(_Part):
+    """Seconds of one attention stage.
+
+    `decode` and `prefill` are of one layer, writing of KV included: `rows` sequences with one query each, and one
+    sequence with several `queries`. `index_decode` and `index_prefill` are of making the tensors of an iteration.
+    In a profile each has a first axis, the model's width: `q_size` of prefill, `kv_size` of the others.
+    """
+
+    decode: Grid  # kv_size, rows, context
+    prefill: Grid  # q_size, queries, context
+    index_decode: Grid  # kv_size, rows, context
+    index_prefill: Grid  # kv_size, queries, context
+    ragged: NonNegativeFloat  # rows of unequal contexts cost as rows of mean + ragged * (longest - mean)
+
+
+class LayerTables(_Part):
+    """Seconds of models with one kind of layer: LLaMA's, GPT-J's, or GPT's and OPT's."""
+
+    layers: Grid  # weights, tokens: of one layer, without attention
+    head: Grid  # weights, rows: of sampling
+    attention: dict[str, AttentionTables]  # by stage
+
+
+class Rates(_Part):
+    """What data sheets tell, measured."""
+
+    bandwidth: PositiveFloat  # bytes per second, reading memory
+    flops: PositiveFloat  # operations per second, in a large product
+    memory: PositiveFloat  # bytes
+
+
+class Host(_Part):
+    """The host's part of an iteration under one mix of stages."""
+
+    seconds: dict[str, NonNegativeFloat]  # of each term of `minifuse.simulate.host_terms`
+    together: PositiveFloat = 1.0  # speed of several workers at once, as a multiple of one worker's
+
+
+class MachineProfile(_Part):
+    """Holds the times of one machine, device and dtype."""
+
+    format: Literal["minifuse machine profile 1"] = FORMAT
+    machine: str
+    device: str
+    dtype: str
+    torch: str
+    models: dict[str, PositiveInt]  # the models measured, with torch's number of threads for each
+    rounds: PositiveInt
+    spread: NonNegativeFloat  # median over all computations: interquartile range of the rounds, over their median
+    others: NonNegativeFloat  # cores that other processes used meanwhile
+    rates: Rates
+    kinds: dict[str, LayerTables] = {}  # by kind of layer
+    cells: dict[str, Grid] = {}  # seconds of a step of each type of cell, by its weights and the rows
+    host: dict[str, Host]  # by the names of the stages, joined by +
+
+    @classmethod
+    def read(cls, path: str, advice: str = "give a file made by minifuse calibrate") -> MachineProfile:
+        """Read a profile.
+
+        Raises:
+            UsageError: it cannot be read, or is none; the message ends with `advice`.
+        """
+        try:
+            with Path(path).open(encoding="utf-8") as file:
+                return cls.model_validate_json(read_bounded(file, path))
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror or error}): {advice}.") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"{path} is no profile of a machine (it is not UTF-8): {advice}.") from None
+        except ValidationError as error:
+            raise UsageError(f"{path} is no profile of a machine ({misfit(error)}): {advice}.") from None
+
+    @property
+    def sheet(self) -> Hardware:
+        """Return the measured rates as hardware. Overheads and copies are among the host's terms instead."""
+        rates = self.rates
+        return Hardware(rates.bandwidth, rates.flops, 0.0, memory=rates.memory, link=math.inf)
+
+
+def check_profile(machine: object, dtype: str) -> MachineProfile:
+    """Return the profile. Raise `UsageError` if it was measured in another dtype."""
+    assert isinstance(machine, MachineProfile)
+    if machine.dtype != dtype:
+        raise UsageError(
+            f"The profile of {machine.machine} was measured in {machine.dtype}, and --dtype is {dtype}: give both the "
+            "same."
+        )
+    return machine
+
+
+def known(tables: Mapping[str, T], name: str, what: str) -> T:
+    """Return a table of a profile. Raise `UsageError` if it was not measured."""
+    if name not in tables:
+        others = f", but of {one_of(list(tables))}" if tables else ""
+        raise UsageError(
+            f"The profile does not tell what the {what} {name!r} cost{others}: measure again with minifuse calibrate."
+        )
+    return tables[name]
+
+
+def at_width(grid: Grid, width: float, unit: str) -> Grid:
+    """Return a table at a model's width. Raise `UsageError` if no measured models enclose it."""
+    points = next(iter(grid.axes.values()))
+    if not points[0] <= width <= points[-1]:
+        raise UsageError(
+            f"The model has {width:,} {unit}, and the profile was measured with {points[0]:,.0f} to "
+            f"{points[-1]:,.0f}: measure this model with minifuse calibrate --model."
+        )
+    return grid.at(width)

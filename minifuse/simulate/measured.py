@@ -1,0 +1,168 @@
+"""Estimates how long an iteration takes from a machine's profile: the sum of its operators."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from minifuse.core.plan import Plan, Work
+from minifuse.core.shapes import Rectangle, Region
+from minifuse.memory.tiered.profile import Profile
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.config import ModelConfig
+from minifuse.simulate.cost import saturating
+from minifuse.simulate.grid import Grid
+from minifuse.simulate.host_terms import seconds_of
+from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
+
+UNITS = {
+    "tokens": "tokens",
+    "rows": "sequences",
+    "context": "tokens of context",
+    "queries": "tokens of a prompt",
+}  # of the axes
+
+
+class BeyondProfile(UserWarning):
+    """A simulated iteration lies beyond what was measured."""
+
+
+def kind_of_layer(config: ModelConfig) -> str:
+    """Return what the model's layers compute: models of a kind run the same operators."""
+    return config.family if config.family in ("llama", "gptj") else "gpt"
+
+
+def layer_weights(config: ModelConfig) -> int:
+    """Count the weights of one layer."""
+    return (config.num_matrix_weights - config.head_weights) // config.num_layers
+
+
+class MeasuredCost:
+    """Adds up the measured times of a plan's operators, as they run one after the other.
+
+    Every layer computes all tokens, then attends. The head samples. Before and after, the host makes the plan and its
+    tensors. Sequences with a single query are attended together, other pieces of work one by one.
+
+    Args:
+        attention: the name of the attention stage.
+        mix: the names of all stages, joined by +; None: the host takes no time.
+
+    Raises:
+        UsageError: the profile was measured with other models or stages.
+    """
+
+    def __init__(self, config: ModelConfig, profile: MachineProfile, attention: str, mix: str | None = None) -> None:
+        host = Host(seconds={}) if mix is None else known(profile.host, mix, "stages")
+        self.config, self.host = config, host.seconds
+        self.machine = replace(profile.sheet, together=host.together)
+        self.element = DTYPE_BYTES[profile.dtype]
+        self._warned: set[str] = set()  # axes beyond whose last point a plan lay
+        kind = known(profile.kinds, kind_of_layer(config), "layers")
+        tables = known(kind.attention, attention, "attention")
+        self._layer = at_width(kind.layers, layer_weights(config), "weights in a layer")
+        self._head = at_width(kind.head, config.head_weights, "weights in the head")
+        self._decode = at_width(tables.decode, config.kv_size, "numbers in a key")
+        self._prefill = at_width(tables.prefill, config.q_size, "numbers in a query")
+        self._index_decode = at_width(tables.index_decode, config.kv_size, "numbers in a key")
+        self._index_prefill = at_width(tables.index_prefill, config.kv_size, "numbers in a key")
+        self._ragged = tables.ragged
+        self.layers_s = cache(lambda count: config.num_layers * self._look_up(self._layer, count))
+        self.head_s = cache(lambda rows: self._look_up(self._head, rows))
+
+    def __call__(self, plan: Plan) -> float:
+        return self.device_s(plan) + self.host_s(plan)
+
+    def device_s(self, plan: Plan) -> float:
+        """Return the seconds of a plan's operators, and of making its tensors."""
+        index_s, attention_s = self._attention(plan)
+        return float(self.layers_s(plan.num_computed) + self.head_s(len(plan.work)) + index_s + sum(attention_s))
+
+    def host_s(self, plan: Plan) -> float:
+        """Return the seconds in which the host decides on a plan, and takes its results."""
+        return seconds_of(self.host, plan)
+
+    def attention_s(self, plan: Plan) -> list[float]:
+        """Return the seconds of attention of each wave, in all layers."""
+        return self._attention(plan)[1]
+
+    @property
+    def num_lanes(self) -> int | None:
+        """Return None: how many lanes run at once is part of what was measured."""
+        return None
+
+    def _attention(self, plan: Plan) -> tuple[float, list[float]]:
+        """Return the seconds of making the tensors, and of each wave's attention in all layers."""
+        shape = plan.shape
+        if shape is not None:
+            index_s, one_s = self._shape(plan)
+            return index_s, [self.config.num_layers * one_s]
+        index_s, waves = 0.0, []
+        for start, stop in plan.waves:
+            single, one_s = [], 0.0
+            for piece in plan.work[start:stop]:
+                if piece.stop - piece.start == 1:
+                    single.append(piece.stop)
+                else:
+                    seconds = self._prompt(piece)
+                    index_s, one_s = index_s + seconds[0], one_s + seconds[1]
+            if single:
+                mean = sum(single) / len(single)
+                seconds = self._rows(len(single), mean + self._ragged * (max(single) - mean))
+                index_s, one_s = index_s + seconds[0], one_s + seconds[1]
+            waves.append(self.config.num_layers * one_s)
+        return index_s, waves
+
+    def _shape(self, plan: Plan) -> tuple[float, float]:
+        """Return the seconds of tensors and of one layer's attention of a shape that is computed whole."""
+        shape = plan.shape
+        if isinstance(shape, Region):
+            return self._rows(shape.size, max(work.stop for work in plan.work))
+        assert isinstance(shape, Rectangle)
+        computed, width = shape.stop - shape.start, shape.stop - shape.begin
+        if computed == 1:
+            return self._rows(shape.rows, width)
+        index_s, one_s = self._prompt(Work("", width - computed, width))
+        return shape.rows * index_s, shape.rows * one_s
+
+    def _rows(self, rows: int, context: float) -> tuple[float, float]:
+        """Return the seconds of tensors and of one layer's attention, of `rows` single queries."""
+        return self._look_up(self._index_decode, rows, context), self._look_up(self._decode, rows, context)
+
+    def _prompt(self, work: Work) -> tuple[float, float]:
+        """Return the seconds of tensors and of one layer's attention, of a piece with several queries."""
+        point = work.num_tokens, work.stop
+        return self._look_up(self._index_prefill, *point), self._look_up(self._prefill, *point)
+
+    def _look_up(self, grid: Grid, *point: float) -> float:
+        for name, at in zip(grid.axes, point, strict=True):
+            if at > grid.axes[name][-1] and name not in self._warned:
+                self._warned.add(name)
+                warnings.warn(
+                    f"The profile was measured up to {grid.axes[name][-1]:,.0f} {UNITS[name]}, and an iteration has "
+                    f"{at:,.0f}: beyond, times grow as they did between the last two.",
+                    BeyondProfile,
+                    stacklevel=2,
+                )
+        return grid(*point)
+
+    def reading_s(self, context: int) -> float:
+        """Return the seconds of reading the KV of `context` tokens."""
+        return context * self.config.kv_elements_per_token * self.element / self.machine.bandwidth
+
+    def saturating_tokens(self) -> int:
+        """Return the fewest tokens per iteration that nearly reach the highest token rate."""
+        fixed = self.host.get("iteration", 0.0)
+        return saturating({int(count): self.layers_s(int(count)) + fixed for count in self._layer.axes["tokens"]})
+
+    def recomputation(self, chunk: int, contexts: Sequence[int]) -> Profile:
+        """Return the cost of recomputing the last `chunk` tokens of each context (Pensieve, 3.4.3.1).
+
+        Contexts that were not measured are left out, except for the first two: `Profile` continues the last slope.
+        """
+        longest = self._prefill.axes["context"][-1]
+        contexts = [*contexts[:2], *[context for context in contexts[2:] if context <= longest]]
+        works = [Work("", context - chunk, context) for context in contexts]
+        attention = tuple(self.config.num_layers * self._prompt(work)[1] for work in works)
+        return Profile(self.layers_s(chunk), tuple(contexts), attention)

@@ -1,0 +1,140 @@
+"""Measures the operators of a transformer by themselves: layers without attention, attention, head."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from minifuse.attention.batch import AttentionBackend
+from minifuse.attention.stage import AttentionStage
+from minifuse.attention.storage import KVStorage
+from minifuse.core.errors import MachineError
+from minifuse.core.places import Pages
+from minifuse.core.plan import Extent, Place, Placement, Plan, Shape, Work
+from minifuse.core.request import GREEDY, Request, Sequence
+from minifuse.core.shapes import Rectangle, Region
+from minifuse.execute.sampling import sample
+from minifuse.model.operators import Operators
+from minifuse.model.text.transformer import Transformer
+
+BLOCK = 16  # slots of a block
+MOST_KV = 2**28  # bytes; if the KV of all layers is larger, several layers share theirs
+Pieces = tuple[tuple[int, int], ...]  # of each piece of work: queries, and tokens of context
+
+
+@dataclass(frozen=True)
+class TokenWise:
+    """Prepares everything but attention for timing. Each method returns a computation, which may be repeated."""
+
+    model: Transformer
+    operators: Operators
+
+    def layers(self, count: int) -> Callable[[], object]:
+        """Embed `count` tokens, and compute all layers except for attention."""
+        model, ops, config = self.model, self.operators, self.model.config
+        tokens = torch.arange(count, device=model.device)
+        token_ids, positions = tokens % config.vocab_size, tokens % config.max_context
+        attended = torch.zeros((count, config.q_size), dtype=model.dtype, device=model.device)
+
+        def compute() -> None:
+            x = model.embed(token_ids, positions)
+            model.rotary(positions)
+            for layer in model.layers:
+                layer.pre_attention(x, ops)
+                x = layer.post_attention(x, attended, ops)
+
+        return compute
+
+    def head(self, rows: int) -> Callable[[], object]:
+        """Sample a token greedily for each of `rows` rows."""
+        model, ops = self.model, self.operators
+        x = torch.zeros((rows, model.config.hidden_size), dtype=model.dtype, device=model.device)
+        return lambda: sample(model.head(x, ops), [GREEDY] * rows, [0] * rows, ops)
+
+
+class Attending:
+    """Prepares the attention of one stage for timing, on a model's heads.
+
+    Args:
+        num_slots: slots of KV, as many as the largest pieces take (`slots_of`).
+
+    Raises:
+        MachineError: so many slots do not fit the device.
+    """
+
+    def __init__(self, model: Transformer, stage: AttentionStage, num_slots: int) -> None:
+        self.model, self.stage = model, stage
+        dtype = str(model.dtype).removeprefix("torch.")
+        self.backend: AttentionBackend = stage.backend(model.device.type, dtype)
+        self.cache = _cache(model, num_slots)
+
+    def index(self, pieces: Pieces) -> Callable[[], object]:
+        """Make the tensors of an iteration that computes these pieces."""
+        plan, sequences = self._plan(pieces)
+        return lambda: self.backend.batch(plan, sequences, self.cache)
+
+    def attend(self, pieces: Pieces, layers: int) -> Callable[[], object]:
+        """Attend these pieces in so many layers, writing of KV included."""
+        config, cache = self.model.config, self.cache
+        batch = self.backend.batch(*self._plan(pieces), cache)
+        rotary = self.model.rotary(batch.positions)
+        shape = (len(batch.token_ids), config.num_heads + 2 * config.num_kv_heads, config.head_dim)
+        heads = torch.ones(shape, dtype=self.model.dtype, device=self.model.device)
+
+        def compute() -> None:
+            for layer in range(layers):
+                for wave in batch.waves:
+                    self.backend.attend(heads, rotary, cache, layer % len(cache.keys), wave)
+
+        return compute
+
+    def _plan(self, pieces: Pieces) -> tuple[Plan, dict[str, Sequence]]:
+        """Return a plan of these pieces, as the stage lays it out, and its sequences."""
+        names = [f"s{i}" for i in range(len(pieces))]
+        work = tuple(Work(name, context - count, context) for name, (count, context) in zip(names, pieces, strict=True))
+        places, shape = _places(self.stage, pieces)
+        layout = self.stage.layout(work, Placement(places, shape))
+        sequences = {name: Sequence(Request(name, (0,) * item.stop)) for name, item in zip(names, work, strict=True)}
+        return Plan(0, 0, work, places, layout=layout), sequences
+
+
+def _cache(model: Transformer, num_slots: int) -> KVStorage:
+    """Allocate KV for as many layers as MOST_KV allows, and touch every page."""
+    config = model.config
+    of_layer = num_slots * 2 * config.kv_size * model.dtype.itemsize
+    layers = max(1, min(config.num_layers, MOST_KV // of_layer))
+    try:
+        cache = KVStorage(replace(config, num_layers=layers), num_slots, model.dtype, model.device)
+        cache.keys.fill_(1.0)
+        cache.values.fill_(1.0)
+    except (RuntimeError, MemoryError):
+        raise MachineError(
+            f"KV of {num_slots} tokens, {of_layer / 2**20:.0f} MiB in one layer, could not be allocated on "
+            f"{model.device}: free memory, or choose a model of a shorter context."
+        ) from None
+    return cache
+
+
+def slots_of(pieces: Pieces) -> int:
+    """Return the slots that these pieces take, each in whole blocks, as wide as the longest."""
+    return len(pieces) * -(-max(context for _, context in pieces) // BLOCK) * BLOCK
+
+
+def _places(stage: AttentionStage, pieces: Pieces) -> tuple[tuple[Place, ...], Shape | None]:
+    """Return a place for each piece, in a form that the stage reads, and their shape."""
+    count, longest = len(pieces), max(context for _, context in pieces)
+    if "pages" in stage.reads:
+        per_piece = -(-longest // BLOCK)
+        blocks = random.Random("blocks").sample(range(count * per_piece), count * per_piece)
+        tables = (tuple(blocks[i * per_piece : (i + 1) * per_piece]) for i in range(count))
+        return tuple(Pages(table, BLOCK) for table in tables), None
+    if "rectangle" in stage.reads:
+        computed = max(queries for queries, _ in pieces)
+        # Rows end together, so a shorter context begins later in its row.
+        places = tuple(Extent((i + 1) * longest - context, context) for i, (_, context) in enumerate(pieces))
+        return places, Rectangle(0, count, longest, longest - computed, longest)
+    shape = Region(0, count, longest) if "slots" in stage.reads else None
+    return tuple(Extent(i * longest, longest) for i in range(count)), shape

@@ -1,0 +1,79 @@
+"""The simulator's error: what is compared, how it is corrected, and what it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from helpers import refusal
+from machines import profile
+from papers.figures import found
+
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Plan, Work
+from minifuse.model.text.presets import preset
+from minifuse.papers import EXPERIMENTS
+from minifuse.papers.experiment import Conditions
+from minifuse.papers.simulator.error import METRICS, Compared
+from minifuse.papers.simulator.setting import Run
+from minifuse.simulate.machine_profile import Host
+from minifuse.simulate.profiles import KeptProfile
+from minifuse.simulate.shapes import resized, shapes
+
+NAME = "simulator-error"
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptProfile:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return KeptProfile(None, "float32", "cpu")
+
+
+def test_real_runs_beside_simulated_ones(kept: KeptProfile) -> None:
+    shape = resized(preset("small"), 128, 2)
+    hosts = {f"{mix}+paged": Host(seconds={}) for mix in ("prefill_first+paged", "unified+tiered")}
+    machine = profile(shape, wide=16.0, second=1e-11, models={shapes()[0].name: 1}, host=hosts)
+    kept.write(machine.model_dump_json())
+    finding = found(NAME, scale="quick")
+    summary, runs = finding.panels
+    assert [point.at["technique"] for point in runs.points] == ["vllm", "vllm"], "orca is not in the profile"
+    assert [point.at["load"] for point in runs.points] == ["all at once", "70% of the peak"]
+    for point in runs.points:
+        assert {*point.measured} == {"iteration", *METRICS}
+        assert all(type(error) is float for error in point.measured.values())
+    assert len(summary.points) == 2 * len(METRICS)
+    assert finding.facts["profile"]["machine"] == "toy"
+    assert any("1 of 1 simulated runs plan the same iterations" in note for note in finding.notes)
+    assert any("is kept by, at the speed of the calibration: none." in note for note in finding.notes)
+
+
+class _Case:
+    """A token takes two seconds by the profile."""
+
+    def cost(self) -> Any:
+        return lambda plan: 2.0 * plan.num_tokens
+
+
+def _run(seconds: float, slow: float, tokens: int = 3) -> Run:
+    plan = Plan(0, 0, (Work("r", 0, tokens),), ())
+    return Run({"tokens_per_s": 1 / seconds, "ttft_p50": seconds}, {0: (plan, seconds)}, slow)
+
+
+def test_a_machine_that_is_slow_beside_a_run_explains_its_time() -> None:
+    """By the profile 6 s; the runs took 8, 12 and 24 s, on a machine 1, 2 and 4 times as slow: 8, 6 and 6 s."""
+    compared = Compared(cast(Any, _Case()), [_run(8, 1), _run(12, 2), _run(24, 4)], _run(6, 1))
+    assert compared.errors(corrected=False) == {"tokens_per_s": pytest.approx(1.0), "ttft_p50": pytest.approx(-0.5)}
+    assert compared.errors(corrected=True) == {"tokens_per_s": pytest.approx(0.0), "ttft_p50": pytest.approx(0.0)}
+    assert compared.iteration_error() == pytest.approx(0.0)
+    assert compared.alike
+    differs = Compared(cast(Any, _Case()), [_run(6, 1), _run(6, 1, tokens=4)], _run(6, 1, tokens=5))
+    assert differs.iteration_error() is None
+    assert not differs.alike
+
+
+def test_what_it_needs() -> None:
+    with refusal(UsageError, "no profile in float32", "minifuse calibrate --dtype float32"):
+        EXPERIMENTS[NAME].prepare(Conditions())
+    with refusal(UsageError, "--scale cpu"):
+        EXPERIMENTS[NAME].prepare(Conditions(scale="paper"))

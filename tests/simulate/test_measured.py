@@ -1,0 +1,153 @@
+"""Costs from a profile: sums of operators by hand, and what a profile does not tell."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import refusal
+from machines import TOY, profile
+
+from minifuse.core.errors import UsageError
+from minifuse.core.plan import Extent, Layout, Plan, Span, Work
+from minifuse.core.shapes import Rectangle, Region
+from minifuse.memory.tiered.profile import Profile
+from minifuse.model.source import resolve
+from minifuse.model.text.load import TextSource
+from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
+from minifuse.serve.run import serve
+from minifuse.serve.settings import Settings
+from minifuse.simulate.machine_profile import MachineProfile
+from minifuse.simulate.measured import BeyondProfile, MeasuredCost
+from minifuse.techniques import technique
+from minifuse.workload.laws import parse_lengths
+from minifuse.workload.synthetic import synthetic
+
+
+def _cost(attention: str = "per_sequence", **changes: Any) -> MeasuredCost:
+    return MeasuredCost(TOY, profile(**changes), attention)
+
+
+def _plan(*work: Work, **layout: Any) -> Plan:
+    return Plan(0, 0, work, tuple(Extent(0, 64) for _ in work), layout=Layout(**layout))
+
+
+def test_operators_add_up() -> None:
+    """A prompt of 3 tokens, and tokens 10 and 20 of two others: 5 tokens in 2 layers, and 3 rows in the head.
+
+    The two contexts of 10 and 20 tokens count as 15 + 0.5 x 5 = 17.5 each.
+    """
+    plan = _plan(Work("a", 0, 3), Work("b", 9, 10), Work("c", 19, 20))
+    layers, head, index, attention = 2 * 5e7, 3e9, 3e5 + 2e4, 2 * (100 * 3 * 3 + 2 * 17.5)
+    assert _cost()(plan) == pytest.approx(layers + head + index + attention)
+    assert _cost().attention_s(plan) == [pytest.approx(attention)]
+    host = MeasuredCost(TOY, profile(), "per_sequence", "iteration+contiguous+per_sequence")
+    assert host.host_s(plan) == 3.0 + 3 * 0.5
+    assert host(plan) == pytest.approx(_cost()(plan) + 4.5)
+
+
+def test_each_wave_attends_by_itself() -> None:
+    plan = _plan(Work("a", 0, 3), Work("b", 9, 10), waves=(Span(0, 1), Span(1, 2)))
+    assert _cost().attention_s(plan) == [pytest.approx(2 * 900), pytest.approx(2 * 10)]
+
+
+def test_shapes_are_computed_whole() -> None:
+    """A region of 4 buffers reads each up to 10 tokens; 3 rows of a rectangle attend 2 columns of 6."""
+    region = _plan(Work("a", 9, 10), shape=Region(0, 4, 16))
+    assert _cost("slots").attention_s(region) == [pytest.approx(2 * 4 * 10)]
+    prompts = _plan(Work("a", 0, 2), shape=Rectangle(0, 3, 8, 4, 6))
+    assert _cost("padded").attention_s(prompts) == [pytest.approx(2 * 3 * 100 * 2 * 6)]
+    single = _plan(Work("a", 1, 2), shape=Rectangle(0, 3, 8, 5, 6, begin=1))
+    assert _cost("padded").attention_s(single) == [pytest.approx(2 * 3 * 5)]
+    assert _cost("padded")(prompts) == pytest.approx(2 * 6e7 + 1e9 + 3 * 2e5 + 2 * 3 * 1200)
+
+
+def test_what_stages_ask_of_a_machine() -> None:
+    cost = _cost()
+    assert cost.recomputation(4, (8, 16)) == Profile(pytest.approx(2 * 4e7), (8, 16), pytest.approx((6400, 12800)))  # type: ignore[arg-type]
+    assert cost.saturating_tokens() == 1  # a token takes as long in any iteration
+    assert cost.reading_s(10) == 10 * TOY.kv_elements_per_token * 4 / 1e9
+    assert cost.num_lanes is None
+
+
+def test_beyond_the_last_point_it_warns_once_and_goes_on() -> None:
+    cost = _cost()
+    with pytest.warns(BeyondProfile, match="up to 256 tokens of context, and an iteration has 300"):
+        assert cost.attention_s(_plan(Work("a", 299, 300))) == [pytest.approx(600)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cost.attention_s(_plan(Work("a", 300, 301)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"family": "gptj"}, ["'gptj'", "llama", "minifuse calibrate"]),
+        ({"num_kv_heads": 2}, ["weights in a layer", "--model"]),
+        ({"vocab_size": 101}, ["weights in the head", "808", "800"]),
+    ],
+)
+def test_a_model_that_was_not_measured(changes: Mapping[str, Any], words: list[str]) -> None:
+    with refusal(UsageError, *words):
+        MeasuredCost(replace(TOY, **changes), profile(), "paged")
+
+
+def test_stages_that_were_not_measured() -> None:
+    with refusal(UsageError, "attention 'mine'", "paged", "minifuse calibrate"):
+        _cost("mine")
+    with refusal(UsageError, "stages 'a+b+c'", "iteration+contiguous+per_sequence"):
+        MeasuredCost(TOY, profile(), "paged", "a+b+c")
+
+
+def test_a_run_in_virtual_time_takes_what_the_profile_tells(tmp_path: Path) -> None:
+    source = resolve("random:small")
+    assert isinstance(source, TextSource)
+    path = tmp_path / "machine.json"
+    path.write_text(profile(source.config).model_dump_json())
+    run = resolve_run(technique("orca"), source, Settings(clock="virtual", hardware=str(path)))
+    requests = synthetic(4, parse_lengths("fixed:8"), parse_lengths("fixed:3"), 100)
+    engine = build_engine(run)
+    served = serve(engine, requests)
+    cost = MeasuredCost(source.config, profile(source.config), "per_sequence", "iteration+contiguous+per_sequence")
+    steps = [event for event in engine.trace.events() if event.get("event") == "step"]
+    assert steps
+    assert served.answers[0].finish_s == pytest.approx(
+        cost(_plan(*(Work(f"r{i}", 0, 8) for i in range(4))))
+        + cost(_plan(*(Work(f"r{i}", 8, 9) for i in range(4))))
+        + cost(_plan(*(Work(f"r{i}", 9, 10) for i in range(4))))
+    )
+    with refusal(UsageError, "measured in float32", "float16"):
+        resolve_run(technique("orca"), source, Settings(clock="virtual", hardware=str(path), dtype="float16"))
+    with refusal(UsageError, "messages between ranks"):
+        resolve_run(technique("orca"), source, Settings(clock="virtual", hardware=str(path), tensor_parallel=2))
+    with refusal(UsageError, "stages", "minifuse calibrate"):
+        resolve_run(technique("vllm"), source, Settings(clock="virtual", hardware=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", ["no profile", "minifuse calibrate"]),
+        ('{"format": "another"}', ["no profile", "format"]),
+        (profile().model_dump_json().replace('"rounds":1', '"rounds":0'), ["no profile", "rounds"]),
+        (profile().model_dump_json().replace('"rounds":1', '"rounds":1,"more":1'), ["no profile", "more"]),
+    ],
+)
+def test_a_file_that_is_no_profile(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text(text)
+    with refusal(UsageError, str(path), *words):
+        Settings(clock="virtual", hardware=str(path))
+    with refusal(UsageError, "nowhere.json", "cannot be read"):
+        Settings(clock="virtual", hardware=str(tmp_path / "nowhere.json"))
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text(profile().model_dump_json(indent=1))
+    assert MachineProfile.read(str(path)) == profile()
