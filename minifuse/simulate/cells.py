@@ -54,7 +54,7 @@ class MeasuredCells:
 
     def __init__(self, model: CellModel, profile: MachineProfile, mix: str | None = None) -> None:
         host = Host(seconds={}) if mix is None else known(profile.host, mix, "stages")
-        self.host, self.together = host.seconds, host.together
+        self.host = host.seconds
         self._steps = {
             name: at_width(known(profile.cells, name, "cell"), matrix_weights(kind.cell), "weights in a cell")
             for name, kind in model.types.items()

@@ -136,6 +136,8 @@ class MeasuredCost:
         return self._look_up(self._index_prefill, *point), self._look_up(self._prefill, *point)
 
     def _look_up(self, grid: Grid, *point: float) -> float:
+        if grid.covers(*point):
+            return grid(*point)
         for name, at in zip(grid.axes, point, strict=True):
             if at > grid.axes[name][-1] and name not in self._warned:
                 self._warned.add(name)

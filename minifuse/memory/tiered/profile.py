@@ -13,6 +13,7 @@ from minifuse.core.errors import UsageError
 from minifuse.io.lines import read_bounded
 
 FORMAT = "minifuse recomputation profile 1"
+ADVICE = "give what Profile.text returns, or leave memory.profile out after minifuse calibrate"
 
 
 class Profile(NamedTuple):
@@ -42,17 +43,15 @@ class Profile(NamedTuple):
         return self.other + attention[i - 1] + slope * (num_context - contexts[i - 1])
 
     @classmethod
-    def read(
-        cls, given: str, advice: str = "give a file made by minifuse calibrate", chunk: int | None = None
-    ) -> Profile:
-        """Read a profile that `minifuse calibrate` has written.
+    def read(cls, given: str, chunk: int | None = None) -> Profile:
+        """Read a profile that `text` has written.
 
         Args:
             given: the path of the profile's file, or its text.
             chunk: tokens per chunk; a profile for another number is refused.
 
         Raises:
-            UsageError: the profile cannot be read, or is refused. The message ends with `advice`.
+            UsageError: the profile cannot be read, or is refused.
         """
         inline = given.startswith("{")
         name = "The text of memory.profile" if inline else given
@@ -63,13 +62,13 @@ class Profile(NamedTuple):
             if raw["format"] != FORMAT or not profile.is_right():
                 raise ValueError
         except OSError as error:
-            raise UsageError(f"{name} cannot be read ({error.strerror or error}): {advice}.") from None
+            raise UsageError(f"{name} cannot be read ({error.strerror or error}): {ADVICE}.") from None
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-            raise UsageError(f"{name} is no profile of recomputation costs: {advice}.") from None
+            raise UsageError(f"{name} is no profile of recomputation costs: {ADVICE}.") from None
         if chunk is not None and raw.get("chunk", chunk) != chunk:
             raise UsageError(
-                f"{name} tells what a chunk of {raw['chunk']} tokens costs, and memory.chunk is {chunk}: {advice} "
-                f"--chunk {chunk}, or set memory.chunk to {raw['chunk']}."
+                f"{name} tells what a chunk of {raw['chunk']} tokens costs, and memory.chunk is {chunk}: give one of "
+                f"{chunk} tokens, or set memory.chunk to {raw['chunk']}."
             )
         return profile
 

@@ -105,7 +105,7 @@ class Tiered(Memory):
         )
         profile: str | None = option(
             None,
-            "a file by minifuse calibrate, with what a chunk costs; none: that of the model and machine, if known",
+            "a file with what a chunk costs; none: what minifuse calibrate measured, or that of the simulated machine",
             offered=True,
         )
         ahead: float = option(
