@@ -112,7 +112,7 @@ for name in ("v100", "a100-40g", "h200"):
 # *discrete-event simulation*. The batching policy and the memory are the same objects as in a real run and cannot tell
 # the difference: what is simulated is time, not the decisions.
 #
-# minifuse's cost model is the *roofline* of chapter 1. Let an iteration compute $n$ tokens of $s$ sequences, whose
+# The cost model here is the *roofline* of chapter 1. Let an iteration compute $n$ tokens of $s$ sequences, whose
 # texts have $c$ tokens together at its end. Let the model have $W$ weights, $H$ of them in the head (the last matrix),
 # and $L$ layers, with query heads of $d$ numbers together. A *pair* is a query with a key that it sees. For weights and
 # KV of two bytes a number:
@@ -408,16 +408,15 @@ for label, run in (("assumed", assumed), ("calibrated", calibrated)):
 # ### What recomputing costs
 #
 # One decision needs measured time even in a real run: which KV to drop when it can be computed again (chapter 8).
-# Pensieve's answer (3.4.3.1) is a *profile*. It has the seconds of attention of a chunk of 32 tokens, for several
-# contexts $l$ up to the chunk's end, and a constant $c$ for everything else in the layers:
+# Pensieve (3.4.3.1) has a *profile*: the seconds of attention of a chunk of 32 tokens, for several contexts $l$ up to
+# the chunk's end, and a constant $c$ for everything else in the layers:
 #
 # $$\text{Cost}(l) = \text{Cost}_\text{attention}(l) + c.$$
 #
 # Attention is measured at powers of two and interpolated between them, as in the next cell. The command `minifuse
-# calibrate` measures every operator of a model, attention under every technique, and the host beside them, by number of
-# tokens, of sequences and of context. It keeps them in the cache folder, where `pensieve` finds them in its next real
-# run. `--clock virtual --hardware FILE` adds them up for each simulated iteration: that is the fourth way to a
-# simulated second, after the data sheet, three figures of your own, and a fit to a paper's numbers.
+# calibrate` measures every operator of a model and the host beside them, and keeps the times in the cache folder, where
+# `pensieve` finds them in its next real run. `--clock virtual --hardware FILE` adds them up for each simulated
+# iteration, and `minifuse reproduce simulator-error` tells how far that is from real runs.
 
 # %%
 weights = small.load("float32", "cpu", 0)
@@ -457,8 +456,8 @@ plt.show()
 
 # %% [markdown]
 # The thesis shows such a curve in its Figure 3.4, and draws from it that leading tokens are cheaper to compute again
-# than trailing ones. The form is a straight line, which a busy machine bends. The slope depends on the kernel and the
-# machine. On the left, the dashed line is the roofline with your machine's own figures: it reads KV as fast as weights,
+# than trailing ones. The form is a straight line, which a busy machine bends. The slope depends on kernel and machine.
+# On the left, the dashed line is the roofline with your machine's own figures: it reads KV as fast as weights,
 # and a kernel that gathers scattered blocks need not reach that. On the right, the cell says how small the roofline
 # finds attention to 4,096 tokens; chapter 8 assumed that it costs as much as everything else. The thesis has no number.
 #
@@ -471,8 +470,8 @@ plt.show()
 #
 # $$\max(a + b, \; x + y) \le \max(a, x) + \max(b, y) \le 2 \max(a + b, \; x + y).$$
 #
-# So a simulated iteration can be too fast, by a factor of two at most. It is, where products are bound by arithmetic
-# and attention by memory: with a prompt beside many long contexts.
+# So a simulated iteration can be too fast, by a factor of two at most: with a prompt beside many long contexts,
+# products are bound by arithmetic and attention by memory.
 
 
 # %%
@@ -506,8 +505,7 @@ print(f"at worst {max(two / one for one, two in zip(once, apart)):.2f} times as 
 plt.show()
 
 # %% [markdown]
-# This flatters every technique that puts prompts and single tokens into one iteration. (A machine whose
-# `Hardware.processors` is given has a time of its own for attention.)
+# This flatters every technique that puts prompts and single tokens into one iteration.
 #
 # **2. The kernel is not in the plan.** A block table and one run of slots cost the same in the roofline, if they hold
 # equally many tokens. The code that reads them differs. The next cell serves the requests of the test above under six
@@ -549,8 +547,9 @@ assert idle["static"] > 0 == idle["orca"]
 # simulation, a difference in code does not.
 #
 # **3. The host is free.** At each iteration the engine decides what to run, in Python. In a real run that time is part
-# of the iteration; in virtual time it is not there. How long is it? A simulated run without weights does little else.
-# The next cell gives the requests of the knob longer answers, and looks at how much longer the simulation takes.
+# of the iteration; in virtual time it is not there, unless `minifuse calibrate` measured it. How long is it? A
+# simulated run without weights does little else. The next cell gives the requests of the knob longer answers, and looks
+# at how much longer the simulation takes.
 # %%
 def seconds(answer):
     """How long your machine simulates the eight requests with answers of so many tokens."""
@@ -618,16 +617,14 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 # - Pensieve (3.4.3.1) profiles attention at powers of two and takes everything else as a constant. So is its profile
 #   here, from what `minifuse calibrate` has measured. Where nothing was measured, `pensieve` assumes a profile, and in
 #   virtual time it takes the simulated machine's.
-# - BatchMaker, Flover and Baton measure on GPUs only. Their figures can be reproduced here at three scales
-#   (`minifuse reproduce`); those at the papers' scale are virtual time, with all reservations above.
-# - The messages of chapter 12 are simulated in a ring, over a link with a latency and a bandwidth.
+# - BatchMaker, Flover and Baton measure on GPUs only. At the papers' scale, `minifuse reproduce` computes their figures
+#   in virtual time, with all reservations above.
+# - Messages (chapter 12) are simulated in a ring, over a link with a latency and a bandwidth.
 #
 # ## Further reading
 #
 # - Williams, Waterman and Patterson, *Roofline* (2009): where the model comes from, and its ceilings below the roof.
 # - Agrawal et al., *Vidur* (2024): a simulator of LLM serving with measured operators instead of a data sheet.
-# - Kamath et al., *POD-Attention* (2024): a kernel that lets prefill and decode overlap, which is what a single bound
-#   assumes.
 # - `docs/architecture.md`, the paragraphs on time, and `minifuse calibrate --help`.
 #
 # **Next:** now that time is data, thousands of runs are cheap; chapter 14 sweeps all techniques over your workload,
