@@ -34,8 +34,9 @@
 # > **Agreement.** Fig. 6 agrees: three copies. Fig. 9a is above on all machines: 8.9 to 10.7 times on the one fitted
 # > to Fig. 8. Fig. 9b is below on it: the widest lengths gain 1.14 times if an idle row reads as in our kernel, and
 # > 1.35 if it reads up to the longest context; if rows also cost in proportion to their context 1.67, undecided. Fig.
-# > 10: with such reads one of the five points of two GPUs agrees and four are undecided (1.30 to 1.55, or to 1.97);
-# > four GPUs are below (1.34 to 1.56, or to 1.96). All figures: `benchmarks/results/README.md`.
+# > 10, fitted, with such reads: one of the five points of two GPUs agrees and four are undecided (1.30 to 1.55); if
+# > rows cost by context one agrees, one is above (1.97) and three are undecided; four GPUs are below (1.34 to 1.56,
+# > by context to 1.96). All figures: `benchmarks/results/README.md`.
 # >
 # > **Errata.** The text does not say which lengths of Fig. 9a give 6.8. The caption of Fig. 10 lists bounds of 5,120
 # > and 16,000 tokens, but not the 7,200 of the text's last gain. Section VI-E counts two all-reduces and an all-gather
@@ -471,8 +472,9 @@ assert row < 0.05 * weights
 # The shuffle can save no more than its idle rows cost. By the paper's Figure 8, with answers of 512 tokens, a row costs
 # 4% of an iteration; its KV explains 1%. On a machine fitted to that figure the gain is larger (`flover-fig9`). But
 # even if an iteration took as long as its rows, 44% of idle rows would mean a gain of 1 / (1 - 0.44) = 1.79, and not 2.
-# What else the paper's machine paid for idle rows is not known. Between several GPUs rows also lengthen the messages
-# (VI-E, `flover-fig10`); chapter 12 counts them.
+# If it took as long as the KV of its rows, idle rows included up to the longest context, the bound would be 2.38
+# (`flover-fig9`): what the paper's kernels read of an idle row is not known. Between several GPUs rows also lengthen
+# the messages (VI-E, `flover-fig10`); chapter 12 counts them.
 #
 # ## Where this idea loses, measured
 #

@@ -508,9 +508,10 @@ plt.show()
 # %% [markdown]
 # Three things in these charts deserve a second look.
 #
-# - **Shaping computes more idle tokens than the padded batch**, in the whole sweep, and is faster all the same. An
-#   idle token is not a unit of time. Finished rows idle in most of the iterations of `static`, and each has a
-#   price; insertions idle in fewer, and save many.
+# - **Shaping computes more idle tokens than the padded batch**, in the whole sweep, and is faster all the same on
+#   this simulated A100 (on the RTX 4090 of `baton-table2` it is slower at a batch of 10). An idle token is no unit of
+#   time. Finished rows idle in most of the iterations of `static`, and each has a price; insertions idle in fewer,
+#   and save many.
 # - With embedding, idle computation is a small rest, which grows with the batch: at the end of so few requests, rows
 #   are empty. Baton (5.2.2) explains the falling gain in its table 2 in the same way.
 # - `orca` is a little faster than both, in this cost model. The paper's headline, 1.29 to 1.75 times the throughput of

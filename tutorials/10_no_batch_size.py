@@ -20,7 +20,7 @@
 # leave in attention by *packing*. The author simulated the system; `fluid` is an implementation of it.
 #
 # > **Claim.** FluidInfer has 2 to 4 times the throughput of vLLM, and a latency bound about 3 times lower; both gains
-# > are larger for larger models (6.2, 6.3).
+# > are larger for larger models, and over Orca and FastServe (6.2, 6.3).
 # >
 # > **Setting.** A simulator of OPT-125M, 1.3B and 6.7B on one RTX 4090, on four, and on four A100s of 40 GB; first
 # > rounds of ShareGPT's conversations; Poisson arrivals. The baselines vLLM, Orca and FastServe are simulated, too.
@@ -31,9 +31,10 @@
 # >
 # > **Agreement.** Five rounds. Fig. 11, OPT-6.7B on one 4090: below, 0.85 times the requests of `vllm` (0.76 to 0.97)
 # > and 1.67 times those of `orca`, and below on four; with the fast link at least 1.75 to 2.16 times, undecided.
-# > OPT-1.3B: below on one 4090 (0.65 times). Elsewhere undecided: no latency gets as high as the one compared. Fig. 12:
-# > OPT-6.7B above under load on every machine, OPT-1.3B undecided (3.01 to 4.10 times), OPT-125M undecided or below
-# > (0.99 to 2.24). On GPUs: not measured. All figures: `benchmarks/results/README.md`.
+# > OPT-1.3B: below on one 4090 (0.65 times). Elsewhere undecided: no latency gets as high as the one compared. Fig.
+# > 12: OPT-6.7B above under load on every machine, OPT-1.3B undecided (3.01 to 4.10 times), OPT-125M undecided or
+# > below (0.99 to 2.24); over `orca` it is below on four GPUs (0.67 to 0.80). On GPUs: not measured. All figures:
+# > `benchmarks/results/README.md`.
 # >
 # > **Errata.** KV of 2,048 tokens of OPT-6.7B takes 1.07 GB in 16 bits, not nearly 8 GB (section 1). A largest batch of
 # > 16 (4.1) does not follow: 30% of 96 GB hold 3 such requests at 8 GB each, and 26 at 1.07. Over PCIe a swap takes

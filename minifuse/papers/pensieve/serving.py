@@ -294,7 +294,7 @@ class Serving(Bench[TextSource]):
         )
         found = "{:.2f} turns, {:.1f} tokens of a prompt and {:.1f} of an answer".format(*means)
         shorter = "" if self.scale.lengths == 1 else f"; lengths are multiplied by {self.scale.lengths:g}"
-        return f"{source} (in the mean {found}; the thesis' data: {MEANS[0]}, {MEANS[1]} and {MEANS[2]}{shorter})"
+        return f"{source} (in the mean {found}; the thesis' whole data: {MEANS[0]}, {MEANS[1]} and {MEANS[2]}{shorter})"
 
     def note(self) -> str:
         """Return a note on the machine, and on the size of the measurements."""

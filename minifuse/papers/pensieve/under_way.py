@@ -220,7 +220,6 @@ def measured(counted: Costs, period: Period, offered: float) -> Served:
         **latencies("normalized_latency_s", of),
         "mean_batch": metrics["mean_batch_size"],
         "idle_share": metrics["tokens"]["idle_share"],
-        "gathering_share": 0.0,
         "offered": offered,
         "device_hits": device_hits,
         "host_hits": host_hits,

@@ -38,8 +38,8 @@ class Said(NamedTuple):
 
 CLAIMS = (
     Said("Flover", "fusion", "instances", Claim("1.3x to 16x as fast", 1.3, 16.0)),
-    Said("Baton", "baton_pd", "static", Claim("1.3x to 3.5x", 1.3, 3.5)),
-    Said("Pensieve", "pensieve", "vllm", Claim("1.36x, within 10%", 1.22, 1.5)),
+    Said("Baton", "baton_pd", "static", Claim("1.86x to 2.49x", 1.86, 2.49)),
+    Said("Pensieve", "pensieve", "vllm", Claim("1.25x to 1.52x", 1.25, 1.52)),
     Said("FluidInfer", "fluid", "vllm", Claim("2x to 4x", 2.0, 4.0)),
 )
 
