@@ -67,7 +67,7 @@ class CalibrateOptions:
 
 @takes(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> int:
-    """Measure how long the operators of a model take on this machine, and the host beside them.
+    """Measure how long a model's operators, and the host, take on this machine.
 
     --hardware FILE simulates the machine. In real time, memory that drops KV of conversations (pensieve) drops what is
     cheap to compute again, and fluid computes as many tokens per iteration as saturate the machine: both look for the

@@ -105,7 +105,7 @@ def by_rate(
 
 
 def up_to(what: str, found: Mapping[float, Sequence[float]], most: float, form: str, source: str = "thesis") -> str:
-    """Return a sentence that judges a claim of "up to": the highest value of all rates counts.
+    """Return the verdict on an "up to" claim, by the highest value of all rates.
 
     Args:
         found: the values of all rounds, by requests per second.

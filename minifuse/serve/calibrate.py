@@ -112,7 +112,7 @@ class Calibration:
         return _Part(source, model, rows, tables, taken, torch.get_num_threads())
 
     def _hosts(self, profile: MachineProfile, parts: Sequence[_Part]) -> Iterator[tuple[str, Host]]:
-        """Yield the host's terms of each mix of stages, fitted to the runs of all models."""
+        """Yield each mix of stages with its host terms, fitted to all models."""
         for mix in dict.fromkeys(row.mix for part in parts for row in part.rows):
 
             def samples(host: Host, mix: str = mix) -> Samples:

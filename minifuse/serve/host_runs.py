@@ -28,7 +28,7 @@ PROMPT, ANSWER = 96, 24  # tokens, at most
 
 
 class Iteration(NamedTuple):
-    """A plan, the time at which its worker could begin it, and the time at which it ended."""
+    """A plan, when its worker could begin it, and when it ended."""
 
     plan: Plan
     start_s: float
@@ -113,7 +113,7 @@ class HostSamples:
     rounds: Sequence[Sequence[Iteration]]
 
     def typical(self) -> list[tuple[Plan, float]]:
-        """Return the plans that ran alone in every round, with the lower quartile of their seconds.
+        """Return plans that ran alone in every round, with the lower quartile of their seconds.
 
         Rounds plan alike as long as no decision depends on time; a plan that differs is left out.
         """
@@ -149,7 +149,7 @@ def fit_host(samples: Samples) -> dict[str, float]:
 
 
 def fit_together(samples: Samples) -> float:
-    """Return how fast several plans at once are, as a multiple of one plan's speed; 1 if none overlapped."""
+    """Return the speed of several plans at once, relative to one; 1 if none overlapped."""
     done = one_s = several_s = 0.0
     for cost, sample in samples:
         for iterations in sample.rounds:

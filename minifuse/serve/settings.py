@@ -20,7 +20,7 @@ MOST_SLOTS = 2**20  # default limit on a simulated machine: the host's records g
 
 
 def find_machine(name: Machine) -> Machine:
-    """Check that there is such a machine; read the profile if `name` is the path of one.
+    """Check a machine's name, or read the profile at this path.
 
     Raises:
         UsageError: there is no machine of this name, or the file is no profile.

@@ -1,4 +1,4 @@
-"""Runs every point of a grid, and keeps a row for each in a CSV file.
+"""Runs every point of a grid, and keeps a row for each in CSV.
 
     def measure(technique, rate):
         ...  # build an engine, serve

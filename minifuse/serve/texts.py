@@ -120,7 +120,7 @@ class ServedText(ServedModel):
         return NOTHING_KNOWN if value is None else Offer(value, source)
 
     def _measured(self) -> tuple[MeasuredCost, Path] | None:
-        """Return the costs that were measured on this machine, of the model itself or of such shapes, and their file.
+        """Return the model's costs as measured on this machine, and their file.
 
         Raises:
             UsageError: the file cannot be read, or is damaged.

@@ -46,7 +46,7 @@ def knee(points: Sequence[Loaded]) -> Loaded | None:
 
 
 def draw_load(curves: Mapping[str, Sequence[Loaded]], latency: str, path: Path) -> None:
-    """Draw latency over throughput as a PNG, each curve's knee ringed, with the spread of its runs.
+    """Draw latency over throughput as a PNG: each curve with its knee and spread.
 
     Args:
         curves: points in ascending order of their rates, by the curve's name.

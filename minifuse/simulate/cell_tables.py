@@ -1,4 +1,4 @@
-"""Plans which steps of a model of cells are timed, and makes tables of their times."""
+"""Plans which steps of cells are timed, and makes tables of their times."""
 
 from __future__ import annotations
 

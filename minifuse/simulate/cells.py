@@ -1,4 +1,4 @@
-"""Estimates how long a plan of cells takes: by a roofline (Williams et al., 2009), or as measured."""
+"""Estimates how long a plan of cells takes, by a roofline or as measured."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CellRoofline:
 
 
 class MeasuredCells:
-    """Adds up the measured steps of a plan's batches, and the host's part; gathers count as the host's.
+    """Adds up the measured steps of a plan's batches, and the host's part.
 
     Args:
         mix: the names of all stages, joined by +; None: the host takes no time.

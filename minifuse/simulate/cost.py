@@ -113,7 +113,7 @@ Machine = str | Hardware | Profiled
 
 
 def hardware(name: Machine) -> Hardware:
-    """Find the machine called `name`; a machine is returned as it is, or as its profile tells it.
+    """Return the machine of this name, of this profile, or this machine itself.
 
     Raises:
         UsageError: there is no machine of this name.

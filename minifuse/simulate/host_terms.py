@@ -14,7 +14,7 @@ Terms = Mapping[str, float]
 
 
 def host_terms(plan: Plan) -> dict[str, float]:
-    """Count the terms of a plan: each has a cost of its own on the host."""
+    """Count what in a plan costs the host time."""
     work = plan.work
     return {
         "iteration": 1.0,

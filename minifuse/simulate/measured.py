@@ -40,7 +40,7 @@ def layer_weights(config: ModelConfig) -> int:
 
 
 class MeasuredCost:
-    """Adds up the measured times of a plan's operators, as they run one after the other.
+    """Adds up the measured times of a plan's operators, one after the other.
 
     Every layer computes all tokens, then attends. The head samples. Before and after, the host makes the plan and its
     tensors. Sequences with a single query are attended together, other pieces of work one by one.
@@ -115,7 +115,7 @@ class MeasuredCost:
         return index_s, waves
 
     def _shape(self, plan: Plan) -> tuple[float, float]:
-        """Return the seconds of tensors and of one layer's attention of a shape that is computed whole."""
+        """Return the seconds of tensors, and of one layer's attention over a whole shape."""
         shape = plan.shape
         if isinstance(shape, Region):
             return self._rows(shape.size, max(work.stop for work in plan.work))
@@ -131,7 +131,7 @@ class MeasuredCost:
         return self._look_up(self._index_decode, rows, context), self._look_up(self._decode, rows, context)
 
     def _prompt(self, work: Work) -> tuple[float, float]:
-        """Return the seconds of tensors and of one layer's attention, of a piece with several queries."""
+        """Return the seconds of tensors, and of one layer's attention of several queries."""
         point = work.num_tokens, work.stop
         return self._look_up(self._index_prefill, *point), self._look_up(self._prefill, *point)
 

@@ -119,12 +119,12 @@ def _cache(model: Transformer, num_slots: int) -> KVStorage:
 
 
 def slots_of(pieces: Pieces) -> int:
-    """Return the slots that these pieces take, each in whole blocks, as wide as the longest."""
+    """Return the slots of these pieces, each in blocks for the longest context."""
     return len(pieces) * -(-max(context for _, context in pieces) // BLOCK) * BLOCK
 
 
 def _places(stage: AttentionStage, pieces: Pieces) -> tuple[tuple[Place, ...], Shape | None]:
-    """Return a place for each piece, in a form that the stage reads, and their shape."""
+    """Return the pieces' places, in a form that the stage reads, and their shape."""
     count, longest = len(pieces), max(context for _, context in pieces)
     if "pages" in stage.reads:
         per_piece = -(-longest // BLOCK)

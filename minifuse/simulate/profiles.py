@@ -1,4 +1,4 @@
-"""Keeps profiles of this machine in the user's cache folder: one for each shape, dtype and device."""
+"""Keeps profiles of this machine in the cache folder, by shape, dtype and device."""
 
 from __future__ import annotations
 

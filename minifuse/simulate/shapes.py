@@ -1,4 +1,4 @@
-"""The models that are measured for a machine's profile if none is named. Imports no torch."""
+"""The models that calibration measures if none is named. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CELLS = (64, 256, 1024)  # hidden sizes of the models of cells
 
 
 def shapes() -> list[Source]:
-    """Return the models that are measured if none is named: llama, opt and three models of cells, in several sizes."""
+    """Return llama, opt and three models of cells, in several sizes."""
     found: list[Source] = []
     for base in (preset("small"), preset("small-opt")):
         for hidden, layers in SIZES:
@@ -25,7 +25,7 @@ def shapes() -> list[Source]:
 
 
 def resized(base: ModelConfig, hidden: int, layers: int) -> ModelConfig:
-    """Return a shape with another hidden size, heads of 64, and a feed-forward layer in proportion."""
+    """Return a shape with another hidden size and heads of 64 numbers."""
     return replace(
         base,
         hidden_size=hidden,

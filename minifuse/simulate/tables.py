@@ -60,7 +60,7 @@ class ModelTables:
 
     @cached_property
     def _ragged(self) -> tuple[Pieces, Pieces, Pieces]:
-        """Return single queries of unequal contexts, then as many of the mean and of the longest context."""
+        """Return single queries of unequal, then of mean, then of longest contexts."""
         longest = self.max_context
         unequal = tuple((1, max(1, longest * (i + 1) // UNEQUAL)) for i in range(UNEQUAL))
         mean = round(sum(context for _, context in unequal) / UNEQUAL)

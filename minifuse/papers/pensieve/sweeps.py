@@ -60,7 +60,7 @@ class Sweep:
         return not self.paired and all(len(set(self.loads(rate))) == 1 for rate in rates)
 
     def load(self, rate: float) -> float:
-        """Return the load by which a rate's row is named: what was offered, or the nominal rate unless `alike`."""
+        """Return the load that names a rate's row: offered, or nominal unless `alike`."""
         return self.loads(rate)[0] if self.alike else rate
 
     def panel(self, more: Sequence[Column] = (), marks: Sequence[Mark] = ()) -> Panel:
@@ -77,7 +77,7 @@ class Sweep:
         )
 
     def marks(self, gain: float, where: str = "") -> list[Mark]:
-        """Place the thesis' gain over vllm in the picture; in real time, loads are not compared.
+        """Place the thesis' gain over vllm in the picture, except in real time.
 
         Args:
             where: ends the label.

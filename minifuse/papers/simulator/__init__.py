@@ -1,1 +1,1 @@
-"""The simulator's error: real runs beside simulated ones, of models and loads that calibration has not seen."""
+"""The simulator's error on unseen models and loads, and what it finds of all techniques."""

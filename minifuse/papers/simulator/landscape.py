@@ -1,4 +1,4 @@
-"""Serves chats, long prompts and bursts with every technique, on two simulated machines: no paper compares them all."""
+"""Serves chats, long prompts and bursts with every technique, on two simulated machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tells how slow this machine is now, against its profile: shared machines change their speed from second to second."""
+"""Tells how slow this machine is now, against its profile.
+
+Shared machines change their speed from second to second.
+"""
 
 from __future__ import annotations
 
