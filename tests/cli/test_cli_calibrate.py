@@ -58,7 +58,8 @@ def test_a_simulated_run_beyond_what_was_measured_says_so(minifuse: Cli, wordles
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         minifuse(*run, "--prompt-length", 8)
-    with pytest.warns(BeyondProfile, match="up to 16 tokens of context, and an iteration has 20"):
+    queries = pytest.warns(BeyondProfile, match="up to 16 tokens of a prompt, and an iteration has 20")
+    with queries, pytest.warns(BeyondProfile, match="up to 16 tokens of context, and an iteration has 20"):
         minifuse(*run, "--prompt-length", 20)
 
 

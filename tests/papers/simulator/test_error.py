@@ -18,6 +18,7 @@ from minifuse.papers.experiment import Conditions
 from minifuse.papers.simulator.error import METRICS, Compared
 from minifuse.papers.simulator.setting import Run
 from minifuse.simulate.machine_profile import Host
+from minifuse.simulate.measured import BeyondProfile
 from minifuse.simulate.profiles import KeptProfile
 from minifuse.simulate.shapes import resized, shapes
 
@@ -35,7 +36,8 @@ def test_real_runs_beside_simulated_ones(kept: KeptProfile) -> None:
     hosts = {f"{mix}+paged": Host(seconds={}) for mix in ("prefill_first+paged", "unified+tiered")}
     machine = profile(shape, wide=16.0, second=1e-11, models={shapes()[0].name: 1}, host=hosts)
     kept.write(machine.model_dump_json())
-    finding = found(NAME, scale="quick")
+    with pytest.warns(BeyondProfile, match="up to 64 tokens"):
+        finding = found(NAME, scale="quick")
     summary, runs = finding.panels
     assert [point.at["technique"] for point in runs.points] == ["vllm", "vllm"], "orca is not in the profile"
     assert [point.at["load"] for point in runs.points] == ["all at once", "70% of the peak"]
