@@ -33,11 +33,11 @@
 # > time by data sheets.
 # >
 # > **Agreement.** Fig. 3.3 agrees with Llama 2-13B (from 1,416 tokens of history on), and does not with OPT-13B. Fig.
-# > 3.4: attention grows linearly, agrees. Over vLLM, at equal p90: Fig. 3.12 1.14 and 2.12 times, Fig. 3.13 1.44 and
-# > 3.30, Fig. 3.15 1.27 and 2.34, each for OPT (undecided) and for Llama 2 (above). With a quarter of the host's
-# > memory Llama 2 has 1.55 times in Fig. 3.12 (undecided), and 1.61 in Fig. 3.15, which agrees; OPT is below in all
-# > three (1.02 to 1.13). Fig. 3.14 is below: the policies hardly differ (1.2% fewer tokens). Fig. 3.16: 2.12 times at
-# > 60 s, above, and 1.75 at 120 s, undecided. Fig. 3.17: on a CPU alone. Fig. 3.18 agrees. All figures:
+# > 3.4: attention grows linearly in real time, agrees. Over vLLM, at equal p90: Fig. 3.12 1.14 and 2.12 times, Fig.
+# > 3.13 1.44 and 3.30, Fig. 3.15 1.27 and 2.34, each for OPT (undecided) and for Llama 2 (above). With a quarter of
+# > the host's memory Llama 2 has 1.55 times in Fig. 3.12 (undecided), and 1.61 in Fig. 3.15, which agrees; OPT is
+# > below in all three (1.02 to 1.13). Fig. 3.14 is below: the policies hardly differ (1.2% fewer tokens). Fig. 3.16:
+# > 2.12 times at 60 s, above, and 1.75 at 120 s, undecided. Fig. 3.17: on a CPU alone. Fig. 3.18 agrees. All figures:
 # > `benchmarks/results/README.md`.
 # >
 # > **Errata.** The abstract claims 33% to 100% more throughput; the figures' text has 25% to 70%. Section 1.4.2 evicts

@@ -17,6 +17,7 @@ from minifuse.techniques import Technique, mix, technique
 ALIKE = 0.02  # throughputs that differ by a smaller part count as equal
 BOUND = 2.0  # loads are compared at this many times the baseline's lowest latency
 PERCENTILES = (50, 90, 99)
+DRAWN = ("p90_ms", "p99_ms")  # latencies that pictures show
 ENOUGH = 8  # completions that tell a rate
 OFFERED = Column("offered\nreq/s", "at", "rate")
 
@@ -255,9 +256,9 @@ def rates_of(conditions: Conditions, shares: Sequence[float], capacity: float) -
 
 
 def _drawn(key: str, name: str, form: str | None) -> Column:
-    """Return a contender's column; p90 is drawn over the contender's throughput."""
+    """Return a contender's column; a latency is drawn over the contender's throughput."""
     column = Column("", "measured", f"{key}_{name}", form)
-    if name != "p90_ms" or form == RANGE:
+    if name not in DRAWN or form == RANGE:
         return column
     return replace(column, axis="y", log=True, over=f"{key}_throughput", over_head="requests/s")
 

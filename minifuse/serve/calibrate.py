@@ -118,7 +118,7 @@ class Calibration:
             def samples(host: Host, mix: str = mix) -> Samples:
                 known = profile.model_copy(update={"host": {mix: host}})
                 return [
-                    (part.cost(known, row), HostSamples(part.taken[row.name, batch]))
+                    (measured_cost(part.source, part.model, known, row), HostSamples(part.taken[row.name, batch]))
                     for part in parts
                     for row in part.rows
                     for batch in BATCHES
@@ -167,11 +167,13 @@ class _Part:
             else:
                 yield 0.0
 
-    def cost(self, profile: MachineProfile, row: Technique) -> Cost:
-        """Return the cost of this model's plans under a technique."""
-        if isinstance(self.source, CellSource):
-            return MeasuredCells(self.model, profile, row.mix)
-        return MeasuredCost(self.config, profile, row.attention, row.mix)
+
+def measured_cost(source: Source, model: Any, profile: MachineProfile, row: Technique) -> Cost:
+    """Return the cost of a model's plans under a technique, as the profile tells it."""
+    if isinstance(source, CellSource):
+        return MeasuredCells(model, profile, row.mix)
+    config: Any = source.config
+    return MeasuredCost(config, profile, row.attention, row.mix)
 
 
 def _layer_tables(parts: Sequence[_Part]) -> LayerTables:

@@ -122,6 +122,8 @@ class ServedText(ServedModel):
     def _measured(self) -> tuple[MeasuredCost, Path] | None:
         """Return the model's costs as measured on this machine, and their file.
 
+        If the model itself was not measured, they come from models of other sizes.
+
         Raises:
             UsageError: the file cannot be read, or is damaged.
         """

@@ -45,6 +45,8 @@ class CellRoofline:
 class MeasuredCells:
     """Adds up the measured steps of a plan's batches, and the host's part.
 
+    Gathers are part of the host's time.
+
     Args:
         mix: the names of all stages, joined by +; None: the host takes no time.
 

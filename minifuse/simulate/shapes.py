@@ -25,7 +25,10 @@ def shapes() -> list[Source]:
 
 
 def resized(base: ModelConfig, hidden: int, layers: int) -> ModelConfig:
-    """Return a shape with another hidden size and heads of 64 numbers."""
+    """Return a shape with another hidden size and heads of 64 numbers.
+
+    The feed-forward layer keeps its proportion to the hidden size.
+    """
     return replace(
         base,
         hidden_size=hidden,

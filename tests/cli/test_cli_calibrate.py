@@ -44,7 +44,7 @@ def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, 
     assert minifuse(*virtual, "--technique", "vllm", "--json").code == 0
     minifuse(*virtual, "--technique", "orca").refused("stages 'iteration+contiguous+per_sequence'", "calibrate")
     cells = ("run", "--model", "lstm:hidden=8", "--requests", 2, "--clock", "virtual", "--hardware", file)
-    minifuse(*cells).refused("The profile does not tell", "minifuse calibrate")
+    minifuse(*cells).refused("the stages 'cellular+states+cells'", "minifuse calibrate")
     file.write_text("{")
     minifuse("run", "--technique", "pensieve", *given).refused(str(file), "minifuse calibrate --model")
 

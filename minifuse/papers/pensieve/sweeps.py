@@ -60,7 +60,7 @@ class Sweep:
         return not self.paired and all(len(set(self.loads(rate))) == 1 for rate in rates)
 
     def load(self, rate: float) -> float:
-        """Return the load that names a rate's row: offered, or nominal unless `alike`."""
+        """Return the load that names a rate's row: offered if `alike`, otherwise nominal."""
         return self.loads(rate)[0] if self.alike else rate
 
     def panel(self, more: Sequence[Column] = (), marks: Sequence[Mark] = ()) -> Panel:

@@ -151,14 +151,7 @@ def _panel(scene: Scene, curves: dict[str, Curve]) -> Panel:
         for said in CLAIMS
         for mark in marks(curves[said.baseline], (said.claim.least, said.claim.most), said.paper, *LOADS)
     ]
-    panel = curve_panel(scene.title, curves, lambda rate: {"rate": rate}, columns, marks=placed)
-    drawn = [
-        replace(one, axis="y", log=True, over=one.key.replace("p99_ms", "throughput"), over_head="requests/s")
-        if one.key.endswith("p99_ms")
-        else one
-        for one in panel.columns
-    ]
-    return replace(panel, columns=tuple(drawn))
+    return curve_panel(scene.title, curves, lambda rate: {"rate": rate}, columns, marks=placed)
 
 
 @spec(

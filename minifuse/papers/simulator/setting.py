@@ -160,13 +160,9 @@ class Case:
 
     def cost(self) -> Callable[[Plan], float]:
         """Return the profile's cost of a plan."""
-        from minifuse.simulate.cells import MeasuredCells
-        from minifuse.simulate.measured import MeasuredCost
+        from minifuse.serve.calibrate import measured_cost  # imports torch
 
-        source, profile = self.bench.source, self.setting.profile
-        if isinstance(source, CellSource):
-            return MeasuredCells(self.bench.model, profile, self.row.mix)
-        return MeasuredCost(source.config, profile, self.row.attention, self.row.mix)
+        return measured_cost(self.bench.source, self.bench.model, self.setting.profile, self.row)
 
     def real(self, number: int) -> Run:
         """Serve the requests in real time."""
