@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 from minifuse.show.record import record
@@ -15,8 +16,9 @@ CAPACITY = BATCH * 24 * BLOCK
 ASKED = {"max_new_tokens": 400, "priority": 0, "conversation": None, "group": None}
 
 
+@cache
 def long_run(iterations: int) -> dict[str, Any]:
-    """The record of a run of so many iterations."""
+    """The record of a run of so many iterations, made once: change copies only."""
     return record([TracedRun("long", long_events(iterations), title="long")])
 
 

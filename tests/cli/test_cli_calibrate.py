@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minifuse.serve import calibrate
-from minifuse.simulate.machine_profile import MachineProfile
+from minifuse.simulate.machine_profile import MachineProfile, Rates
 from minifuse.simulate.measured import BeyondProfile
 
 Cli = Callable[..., Any]
@@ -23,6 +23,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(calibrate, "BATCHES", (2,))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def known_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's two rates, which take a second to measure; the first test here measures them."""
+    monkeypatch.setattr(calibrate, "rates", lambda dtype, device: Rates(bandwidth=1e10, flops=1e11, memory=1e9))
 
 
 def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, tmp_path: Path) -> None:
@@ -49,6 +55,7 @@ def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, 
     minifuse("run", "--technique", "pensieve", *given).refused(str(file), "minifuse calibrate --model")
 
 
+@pytest.mark.usefixtures("known_rates")
 def test_a_simulated_run_beyond_what_was_measured_says_so(minifuse: Cli, wordless: Path, tmp_path: Path) -> None:
     file = tmp_path / "own.json"
     assert minifuse(*ONCE, "--model", wordless, "--out", file, "--dtype", "float64", "--context", 16).code == 0
@@ -63,6 +70,7 @@ def test_a_simulated_run_beyond_what_was_measured_says_so(minifuse: Cli, wordles
         minifuse(*run, "--prompt-length", 20)
 
 
+@pytest.mark.usefixtures("known_rates")
 @pytest.mark.parametrize("out", [("--out", "-"), ("--out=-",)])
 def test_standard_output_is_for_the_profile_alone(
     minifuse: Cli, wordless: Path, cache: Path, tmp_path: Path, out: tuple[str, ...]

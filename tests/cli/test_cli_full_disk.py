@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from full_disk import full_disk
 
+from minifuse.serve import calibrate
+from minifuse.simulate.machine_profile import Rates
+
 Cli = Callable[..., Any]
 
 ROOM = 2048
@@ -21,6 +24,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path.parent / "matplotlib"))  # which writes a list of fonts
+    monkeypatch.setattr(calibrate, "BATCHES", (1,))
+    monkeypatch.setattr(calibrate, "rates", lambda dtype, device: Rates(bandwidth=1e10, flops=1e11, memory=1e9))
     return tmp_path
 
 

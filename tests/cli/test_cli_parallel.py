@@ -12,35 +12,30 @@ from minifuse.trace.log import read_trace
 
 Cli = Callable[..., Any]
 
-CROWD = ("--requests", 4, "--max-new-tokens", 6, "--dtype", "float64", "--json")
+CROWD = ("run", "--requests", 4, "--max-new-tokens", 6, "--dtype", "float64", "--json", "--technique", "orca")
 
 
-def test_two_processes_answer_as_one(minifuse: Cli, tiny: str, tmp_path: Path) -> None:
-    answers, sent = [], []
+def test_two_processes_and_two_simulated_ranks_answer_as_one(minifuse: Cli, tiny: str, tmp_path: Path) -> None:
+    """tests/parallel/test_ranks.py has the answers of two processes for other techniques."""
     trace = tmp_path / "trace.jsonl"
-    for size in (1, 2):
-        outcome = minifuse("run", *CROWD, "--technique", "fusion", "--tensor-parallel", size, "--trace", trace)
-        assert outcome.code == 0, outcome.err
-        answers.append([output["token_ids"] for output in outcome.json()["outputs"]])
-        sent.append(outcome.json()["metrics"]["messages"])
-    assert answers[0] == answers[1]
-    assert sent[0] == {"count": 0, "bytes": 0}
+    two = ("--tensor-parallel", 2)
+    alone, both, simulated = (
+        minifuse(*CROWD, *typed).json()
+        for typed in (("--tensor-parallel", 1), (*two, "--trace", trace), (*two, "--clock", "virtual"))
+    )
+    for told in (both, simulated):
+        assert [output["token_ids"] for output in told["outputs"]] == [
+            output["token_ids"] for output in alone["outputs"]
+        ]
+    assert alone["metrics"]["messages"] == {"count": 0, "bytes": 0}
     steps = [event["wall"] for event in read_trace(trace) if event["event"] == "step"]
-    assert sent[1] == {
+    sent = both["metrics"]["messages"]
+    assert sent == {
         "count": sum(wall["messages"] for wall in steps),
         "bytes": sum(wall["message_bytes"] for wall in steps),
     }
-    assert sent[1]["bytes"] > 0
-
-
-def test_simulated_ranks_answer_and_send_as_two_processes(minifuse: Cli, tiny: str) -> None:
-    outcomes = [
-        minifuse("run", *CROWD, "--technique", "orca", "--tensor-parallel", 2, "--clock", clock)
-        for clock in ("real", "virtual")
-    ]
-    real, virtual = (outcome.json() for outcome in outcomes)
-    assert [one["token_ids"] for one in virtual["outputs"]] == [one["token_ids"] for one in real["outputs"]]
-    assert virtual["metrics"]["messages"] == real["metrics"]["messages"]
+    assert sent["bytes"] > 0
+    assert simulated["metrics"]["messages"] == sent
 
 
 @pytest.mark.parametrize(

@@ -69,24 +69,6 @@ def process(*arguments: str) -> Iterator[Process]:
         started.process.wait()
 
 
-def test_sigterm_lets_answers_end() -> None:
-    with process() as server:
-        asked = [{"role": "user", "content": "count from 3 to 250"}]
-        answers: list[Any] = []
-        asking = threading.Thread(target=lambda: answers.append(server.chat(asked).json()))
-        asking.start()
-        running = re.compile(r"^vllm:num_requests_running{.*} 1.0$", re.MULTILINE)
-        assert soon(lambda: running.search(httpx.get(f"{server.url}/metrics").text) is not None)
-        assert server.end() == 0
-        asking.join()
-        assert answers[0]["choices"][0]["message"]["content"].endswith(" 250")
-        with pytest.raises(httpx.TransportError):
-            httpx.get(f"{server.url}/health")
-    told = [json.loads(line) for line in server.lines if line.startswith("{")]
-    assert told[-1]["path"] == "/v1/chat/completions"
-    assert told[-1]["completion_tokens"] == 249
-
-
 def test_what_has_not_ended_by_the_deadline_is_given_up() -> None:
     with process("--drain", "1s") as server:
         asked = {"prompt": [1], "max_tokens": 1000, "ignore_eos": True, "stream": True}
@@ -100,7 +82,8 @@ def test_what_has_not_ended_by_the_deadline_is_given_up() -> None:
     assert any(line.startswith("note: 1 request had not ended by the deadline") for line in server.lines)
 
 
-def test_a_chat_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
+def test_a_chat_goes_on_after_the_server_was_killed_and_sigterm_lets_answers_end(tmp_path: Path) -> None:
+    """The second server, in which the chat goes on, is the one that SIGTERM ends."""
     state = str(tmp_path / "state.sqlite")
     chat: list[dict[str, str]] = []
     with process("--state", state) as server:
@@ -110,12 +93,30 @@ def test_a_chat_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
         assert server.say(chat, "remember bob 4") == 0  # its KV is gone, its text is not
         assert server.say(chat, "recall ann") > 0
         assert chat[-1]["content"] == "ann 17"
-        assert server.end() == 0
+        _sigterm_lets_an_answer_end(server)
+    told = [json.loads(line) for line in server.lines if line.startswith("{")]
+    assert told[-1]["path"] == "/v1/chat/completions"
+    assert told[-1]["completion_tokens"] == 249
     from minifuse.serve.history import History
 
     with History(state) as history:
-        [name] = history.conversations()
-        assert len(history.turns(name)) == 3
+        turns = [len(history.turns(name)) for name in history.conversations()]
+    assert sorted(turns) == [1, 3]  # of the count, and of the chat
+
+
+def _sigterm_lets_an_answer_end(server: Process) -> None:
+    """End the server while it answers."""
+    asked = [{"role": "user", "content": "count from 3 to 250"}]
+    answers: list[Any] = []
+    asking = threading.Thread(target=lambda: answers.append(server.chat(asked).json()))
+    asking.start()
+    running = re.compile(r"^vllm:num_requests_running{.*} 1.0$", re.MULTILINE)
+    assert soon(lambda: running.search(httpx.get(f"{server.url}/metrics").text) is not None)
+    assert server.end() == 0
+    asking.join()
+    assert answers[0]["choices"][0]["message"]["content"].endswith(" 250")
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{server.url}/health")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from replay_runs import long_run
 
-from minifuse.show.page import assemble
 from minifuse.trace.log import read_trace
 
 from .conftest import Pages, Screen, Traces
@@ -99,12 +98,9 @@ def test_cells_have_states_and_charts_a_key(screen: Screen, pages: Pages) -> Non
     assert screen.js(key)[-2:] == ["KV: kept", "KV: on the host"]
 
 
-def test_of_columns_in_one_pixel_the_largest_value_is_drawn(screen: Screen, tmp_path: Path) -> None:
-    told = long_run(2000)
-    computed = [step["c"] for step in told["runs"][0]["steps"]]
-    page = tmp_path / "long.html"
-    page.write_text(assemble(told))
-    screen.open(page, "#i=0&mode=iterations")
+def test_of_columns_in_one_pixel_the_largest_value_is_drawn(screen: Screen, long_page: Path) -> None:
+    computed = [step["c"] for step in long_run(2000)["runs"][0]["steps"]]
+    screen.open(long_page, "#i=0&mode=iterations")
     screen.press("0")
     width = screen.js("return app.a.axis.width")
     assert width < 0.5, "several columns must lie in a pixel for the test to mean something"

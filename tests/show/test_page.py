@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,14 @@ def test_equal_runs_make_equal_pages(traces: Callable[..., list[Path]]) -> None:
     assert assemble(record([read_run(path) for path in paths])) == assemble(record([read_run(path) for path in paths]))
 
 
-def test_a_thousand_iterations_take_less_than_a_megabyte() -> None:
+def test_a_thousand_iterations_take_less_than_a_megabyte(long_page: Path) -> None:
+    """Two thousand take less than two: sizes grow with the iterations, and no faster."""
     assert len(assemble(long_run(1000)).encode()) < 1_000_000
-    assert len(assemble(long_run(4000)).encode()) < 4_000_000
+    assert long_page.stat().st_size < 2_000_000
 
 
 def test_a_title_cannot_be_markup() -> None:
-    told = long_run(2)
+    told = deepcopy(long_run(2))
     told["runs"][0]["title"] = "</title><script>alert(1)</script>"
     assert "<script>alert" not in assemble(told)
 

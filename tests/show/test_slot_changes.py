@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from replay_runs import long_events
+from replay_runs import long_events, long_run
 
 from minifuse.show.record import record
 from minifuse.show.slot_changes import STATES
-from minifuse.show.traced_runs import TracedRun, read_run
+from minifuse.show.traced_runs import read_run
 from minifuse.trace.log import Event, read_trace
 from minifuse.trace.slot_books import OTHER_TIER, Held, Slot, Slots, books
 
@@ -268,8 +268,7 @@ def test_an_aborted_request_leaves_its_slots() -> None:
 
 
 def test_a_long_run_of_scattered_blocks_has_as_many_written_slots_as_are_counted() -> None:
-    events = long_events(2000)
-    (run,) = record([TracedRun("long", events)])["runs"]
+    (run,) = long_run(2000)["runs"]
     device: Told = {}
     for i, step in enumerate(run["steps"]):
         for first, count, *one in zip(*[iter(step.get("s", []))] * 6, strict=True):

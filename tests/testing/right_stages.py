@@ -84,25 +84,29 @@ class Node:
     made: int = 0
 
     def below(self) -> Iterator[Node]:
-        for child in self.children.values():
-            yield child
-            yield from child.below()
+        """Yield the nodes below this one, each before its own; without recursion, as trees are deep."""
+        ahead = [*reversed(self.children.values())]
+        while ahead:
+            node = ahead.pop()
+            yield node
+            ahead += reversed(node.children.values())
 
 
 class RadixTrial(Trial):
     def __init__(self, memory: Radix) -> None:
         super().__init__()
         self.memory = memory
-        self.pinned: set[Node] = set()
+        self.unused = {node for node in memory.root.below() if not node.users}
         self.taken = 0
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         path = self.memory.found(sequence)
-        pinned, taken = self.pinned.union(path), self.taken + self.memory.num_blocks(sequence.request) - len(path)
-        unused = sum(not node.users and node not in pinned for node in self.memory.root.below())
+        taken = self.taken + self.memory.num_blocks(sequence.request) - len(path)
+        unused = len(self.unused) - sum(node in self.unused for node in path)
         if taken > len(self.memory.free) + unused:
             return Reason("memory-full", sequence.id, "not admitted: too few blocks are free, or of no sequence")
-        self.pinned, self.taken = pinned, taken
+        self.unused.difference_update(path)
+        self.taken = taken
         return None
 
 

@@ -39,6 +39,11 @@ class RotaryTable(nn.Module):
 
     def __init__(self, rotary: Rotary, max_context: int) -> None:
         super().__init__()
+        self.interleaved = rotary.interleaved
+        if torch.get_default_device().type == "meta":  # to compute there, torch would import its compiler
+            for name in ("cos", "sin"):
+                self.register_buffer(name, torch.empty(max_context, rotary.dim, dtype=torch.float32), persistent=False)
+            return
         half = torch.arange(0, rotary.dim, 2, dtype=torch.int64).float() / rotary.dim
         frequencies = 1.0 / (rotary.theta**half)  # [dim / 2]
         if rotary.scaling is not None:
@@ -53,7 +58,6 @@ class RotaryTable(nn.Module):
             slow = wavelengths > low
             fast = wavelengths < high
             frequencies = torch.where(fast, frequencies, torch.where(slow, frequencies / scaling.factor, blended))
-        self.interleaved = rotary.interleaved
         angles = torch.arange(max_context).float()[:, None] * frequencies  # [max_context, dim / 2]
         cos, sin = angles.cos(), angles.sin()
         if rotary.interleaved:

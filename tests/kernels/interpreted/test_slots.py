@@ -55,7 +55,7 @@ def attend(buffers: Buffers, dtype: torch.dtype = torch.float32, **options) -> T
     return out
 
 
-UNEVEN = [1, 31, 32, 33, 64, 100, 1, 97]
+UNEVEN = [1, 31, 32, 33, 64, 100]
 
 
 LAYOUTS = [(0, 100, torch.float32), (3, 101, torch.float16), (1, 128, torch.float32)]  # offset, width, dtype

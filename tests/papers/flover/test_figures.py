@@ -41,7 +41,7 @@ def test_fig_7_has_the_papers_shape(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fig_8_has_the_papers_totals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fig8.INTERVALS, "paper", (20, 5000))
+    monkeypatch.setitem(fig8.INTERVALS, "paper", (20, 400))
     monkeypatch.setitem(fig8.RACED, "paper", (20,))
     finding = found("flover-fig8", scale="paper", model=f"random:{paper.MODEL}")
     points = finding.panels[0].points

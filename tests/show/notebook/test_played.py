@@ -61,9 +61,10 @@ def test_tokens_are_the_same_where_memory_is_short(name: str, right: dict[str, l
 def test_processes_that_share_the_model_need_no_guard_for_main(right: dict[str, list[int]]) -> None:
     """A notebook's cells are no module that another process could import."""
     code = "from minifuse.show.notebook import asks, play\n"
-    code += f"played = play('orca', asks(*{TEXTS}), clock='real', tensor_parallel=2); print(played.tokens)"
+    code += f"played = play('orca', asks(*{TEXTS[:2]}), clock='real', tensor_parallel=2); print(played.tokens)"
     told = subprocess.run([sys.executable], input=code, capture_output=True, text=True, check=True, timeout=100)
-    assert told.stdout == f"{right}\n"
+    first = {name: right[name] for name in ("r0", "r1")}
+    assert told.stdout == f"{first}\n"
 
 
 def test_answers_are_the_texts_of_the_tokens() -> None:
