@@ -12,6 +12,7 @@ from minifuse.model.text.presets import PRESETS
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.curve import Contender, Curve, Outcome
 from minifuse.papers.experiment import Conditions, Finding, Say
+from minifuse.papers.simulator import landscape
 
 
 def found(name: str, **conditions: Any) -> Finding:
@@ -19,10 +20,11 @@ def found(name: str, **conditions: Any) -> Finding:
 
 
 def quickly(patch: pytest.MonkeyPatch) -> None:
-    """Shrink the small model, which takes most of the time of a real run."""
+    """Shrink the small model, which takes most of the time of a real run, and the workloads of the landscape."""
     smaller = {"vocab_size": 512, "hidden_size": 128, "num_layers": 2, "head_dim": 16, "intermediate_size": 344}
     rotary = replace(PRESETS["small"].rotary, dim=16)
     patch.setitem(PRESETS, "small", replace(PRESETS["small"], **smaller, rotary=rotary))
+    patch.setattr(landscape, "WORKLOADS", landscape.WORKLOADS[1:2])
 
 
 def run(throughput: float, p90: float = 1.0, **more: float) -> dict[str, float]:
