@@ -33,3 +33,11 @@ def _no_cache_of_the_user() -> Iterator[None]:
 def own_register(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers of the test's own, so that what it adds is in no other test's mixes."""
     keep_registers(monkeypatch)
+
+
+@pytest.fixture
+def shorter_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the search for broken laws, a long run has the length of a crowd."""
+    from minifuse.testing import load, search
+
+    monkeypatch.setattr(search, "long_run_of", load.crowd_of)

@@ -20,6 +20,8 @@ from minifuse.cli import main
 from minifuse.cli.plugin import PREFIX, plugin_files
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.load import TINY, build, random_weights, resolve_text
+from minifuse.serve import calibrate
+from minifuse.simulate.machine_profile import Rates
 
 WORDS = ("<eos>", "<unk>", "one", "two", "three", "four", "five")
 CONFIG = {
@@ -34,6 +36,12 @@ CONFIG = {
     "max_position_embeddings": 64,
     "eos_token_id": 0,
 }
+
+
+@pytest.fixture
+def known_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's two rates, which take a second to measure; test_cli_calibrate.py measures them once."""
+    monkeypatch.setattr(calibrate, "rates", lambda dtype, device: Rates(bandwidth=1e10, flops=1e11, memory=1e9))
 
 
 @dataclass(frozen=True)

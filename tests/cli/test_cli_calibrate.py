@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minifuse.serve import calibrate
-from minifuse.simulate.machine_profile import MachineProfile, Rates
+from minifuse.simulate.machine_profile import MachineProfile
 from minifuse.simulate.measured import BeyondProfile
 
 Cli = Callable[..., Any]
@@ -23,12 +23,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(calibrate, "BATCHES", (2,))
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def known_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's two rates, which take a second to measure; the first test here measures them."""
-    monkeypatch.setattr(calibrate, "rates", lambda dtype, device: Rates(bandwidth=1e10, flops=1e11, memory=1e9))
 
 
 def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, tmp_path: Path) -> None:

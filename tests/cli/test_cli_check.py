@@ -23,9 +23,10 @@ from minifuse.show.observed import decided, timeline
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import TEXTS, observe, search
 from minifuse.testing.applies import unclaimed
-from minifuse.testing.load import crowd_of
 from minifuse.testing.statements import statement
 from minifuse.testing.texts import TextScenario
+
+pytestmark = pytest.mark.usefixtures("shorter_long_runs")
 
 Cli = Callable[..., Any]
 
@@ -91,12 +92,6 @@ class Newest(QueuePolicy):
     def admission(self, sequence, joining, now):
         return self._batch_full(sequence, joining)
 """
-
-
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long run has the length of a crowd."""
-    monkeypatch.setattr(search, "long_run_of", crowd_of)
 
 
 @pytest.fixture

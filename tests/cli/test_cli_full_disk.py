@@ -10,7 +10,6 @@ import pytest
 from full_disk import full_disk
 
 from minifuse.serve import calibrate
-from minifuse.simulate.machine_profile import Rates
 
 Cli = Callable[..., Any]
 
@@ -20,12 +19,11 @@ FIGURE = ("reproduce", "batchmaker-fig2.5", "--scale", "quick")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_rates: None) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path.parent / "matplotlib"))  # which writes a list of fonts
     monkeypatch.setattr(calibrate, "BATCHES", (1,))
-    monkeypatch.setattr(calibrate, "rates", lambda dtype, device: Rates(bandwidth=1e10, flops=1e11, memory=1e9))
     return tmp_path
 
 

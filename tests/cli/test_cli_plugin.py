@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from minifuse.cli.plugin import load_plugin
-from minifuse.testing import check_laws, load, search
+from minifuse.testing import check_laws, load
 
 Cli = Callable[..., Any]
 
@@ -88,11 +88,15 @@ def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(afresh: 
     "others", [{"memory": "paged", "attention": "paged"}, pytest.param({}, marks=pytest.mark.long)], ids=str
 )
 def test_the_readmes_stage_keeps_the_laws(
-    own_register: None, shortest: Path, others: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    own_register: None,
+    shortest: Path,
+    others: dict[str, str],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With `paged` alone, a long run has the length of a crowd, and fewer texts are many: the other form has all."""
     if others:
-        monkeypatch.setattr(search, "long_run_of", load.crowd_of)
+        request.getfixturevalue("shorter_long_runs")
         monkeypatch.setattr(load, "NUM_TEXTS", 100)
     load_plugin(str(shortest))
     assert "queue" in check_laws(2, batching="shortest-prompt", **others)

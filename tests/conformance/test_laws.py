@@ -13,11 +13,10 @@ from conformance.golden import MadeUpTokens
 from minifuse.core.measured import measured_of
 from minifuse.core.request import FinishReason
 from minifuse.techniques import TECHNIQUES, Technique, serving
-from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Case, Subject, check_laws, observe, put_through, search
+from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Case, Subject, check_laws, observe, put_through
 from minifuse.testing.drawn import try_each
 from minifuse.testing.graphs import GraphScenario
 from minifuse.testing.laws import Law
-from minifuse.testing.load import crowd_of
 from minifuse.testing.observation import Observation
 from minifuse.testing.search import Search, compared_laws
 from minifuse.testing.texts import TextScenario
@@ -77,9 +76,9 @@ def test_every_technique_is_covered() -> None:
     assert "graph-merged by operator" in MIXES["cells"]
 
 
-def test_a_stage_of_ones_own_is_put_through_all_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long run has the length of a crowd: here it is the mixes and the laws that count."""
-    monkeypatch.setattr(search, "long_run_of", crowd_of)
+@pytest.mark.usefixtures("shorter_long_runs")
+def test_a_stage_of_ones_own_is_put_through_all_that_it_serves() -> None:
+    """Here it is the mixes and the laws that count."""
     held = check_laws(examples=1, batching="cellular", attention="per_sequence")
     assert "for transformers cellular, " in held
     assert "models of cells" not in held

@@ -21,9 +21,10 @@ from minifuse.core.errors import LawBroken
 from minifuse.serve.assembly import choose
 from minifuse.stages import Attention, Batching, Kind, Memory
 from minifuse.techniques import mix, technique
-from minifuse.testing import TEXTS, capacity, mixes, put_through, search
-from minifuse.testing.load import crowd_of
+from minifuse.testing import TEXTS, capacity, mixes, put_through
 from minifuse.testing.statements import OWN_LAWS
+
+pytestmark = pytest.mark.usefixtures("shorter_long_runs")
 
 DOC = Path(__file__).parents[2] / "docs" / "stages.md"
 SHOWN: dict[Kind, tuple[str, str]] = {
@@ -47,12 +48,6 @@ def plugin(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_regi
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, f"minifuse_plugin_{Path(file).stem}", sys)  # so that it is as before at the end
     return tmp_path / file
-
-
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long run has the length of a crowd."""
-    monkeypatch.setattr(search, "long_run_of", crowd_of)
 
 
 @pytest.mark.parametrize("kind", SHOWN)

@@ -108,9 +108,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory, traces: Traces) -> Pages:
 
 @pytest.fixture(scope="session")
 def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of 2000 iterations, and of hundreds of requests: more than there are pixels to draw them in."""
+    """The page of 3000 iterations, and of hundreds of requests: more than there are pixels to draw them in."""
     page = tmp_path_factory.mktemp("long") / "long.html"
-    page.write_text(assemble(long_run(2000)))
+    page.write_text(assemble(long_run(3000)))
     return page
 
 

@@ -99,7 +99,7 @@ def test_cells_have_states_and_charts_a_key(screen: Screen, pages: Pages) -> Non
 
 
 def test_of_columns_in_one_pixel_the_largest_value_is_drawn(screen: Screen, long_page: Path) -> None:
-    computed = [step["c"] for step in long_run(2000)["runs"][0]["steps"]]
+    computed = [step["c"] for step in long_run(3000)["runs"][0]["steps"]]
     screen.open(long_page, "#i=0&mode=iterations")
     screen.press("0")
     width = screen.js("return app.a.axis.width")

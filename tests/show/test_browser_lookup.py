@@ -93,16 +93,16 @@ def test_labels_are_those_of_the_columns_that_are_seen(
 
 def test_a_frame_asks_only_for_requests_that_are_there(screen: Screen, long_page: Path) -> None:
     """Not for the hundreds that have finished, or are yet to come."""
-    screen.open(long_page, "#i=1300")
+    screen.open(long_page, "#i=2000")
     requests, asked, shown = screen.js(
         "const {main} = app; let count = 0; const {stateAt} = main;"
         "main.stateAt = function (i, r) { count++; return Object.getPrototypeOf(main).stateAt.call(main, i, r); };"
-        "app.select(1301); const rows = document.querySelectorAll('#answers-a li').length;"
+        "app.select(2001); const rows = document.querySelectorAll('#answers-a li').length;"
         "return [main.requests.length, count, rows]"
     )
-    assert requests > 2 * shown
-    assert asked < 2 * shown
-    arrived = screen.js("return app.main.requests.filter((_, r) => app.main.stateAt(1301, r) !== 'absent').length")
+    assert requests > 3 * shown
+    assert asked < 3 * shown
+    arrived = screen.js("return app.main.requests.filter((_, r) => app.main.stateAt(2001, r) !== 'absent').length")
     assert f"and {arrived - shown} requests more" in screen.text("answers-a")
 
 

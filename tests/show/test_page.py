@@ -83,10 +83,9 @@ def test_equal_runs_make_equal_pages(traces: Callable[..., list[Path]]) -> None:
     assert assemble(record([read_run(path) for path in paths])) == assemble(record([read_run(path) for path in paths]))
 
 
-def test_a_thousand_iterations_take_less_than_a_megabyte(long_page: Path) -> None:
-    """Two thousand take less than two: sizes grow with the iterations, and no faster."""
+def test_a_thousand_iterations_take_less_than_a_megabyte() -> None:
     assert len(assemble(long_run(1000)).encode()) < 1_000_000
-    assert long_page.stat().st_size < 2_000_000
+    assert len(assemble(long_run(4000)).encode()) < 4_000_000
 
 
 def test_a_title_cannot_be_markup() -> None:

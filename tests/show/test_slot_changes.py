@@ -268,7 +268,7 @@ def test_an_aborted_request_leaves_its_slots() -> None:
 
 
 def test_a_long_run_of_scattered_blocks_has_as_many_written_slots_as_are_counted() -> None:
-    (run,) = long_run(2000)["runs"]
+    (run,) = long_run(3000)["runs"]
     device: Told = {}
     for i, step in enumerate(run["steps"]):
         for first, count, *one in zip(*[iter(step.get("s", []))] * 6, strict=True):

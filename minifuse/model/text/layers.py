@@ -41,32 +41,37 @@ class RotaryTable(nn.Module):
         super().__init__()
         self.interleaved = rotary.interleaved
         if torch.get_default_device().type == "meta":  # to compute there, torch would import its compiler
-            for name in ("cos", "sin"):
-                self.register_buffer(name, torch.empty(max_context, rotary.dim, dtype=torch.float32), persistent=False)
-            return
-        half = torch.arange(0, rotary.dim, 2, dtype=torch.int64).float() / rotary.dim
-        frequencies = 1.0 / (rotary.theta**half)  # [dim / 2]
-        if rotary.scaling is not None:
-            scaling = rotary.scaling
-            wavelengths = 2 * math.pi / frequencies
-            low = scaling.original_context / scaling.low_freq_factor
-            high = scaling.original_context / scaling.high_freq_factor
-            smooth = (scaling.original_context / wavelengths - scaling.low_freq_factor) / (
-                scaling.high_freq_factor - scaling.low_freq_factor
-            )
-            blended = (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
-            slow = wavelengths > low
-            fast = wavelengths < high
-            frequencies = torch.where(fast, frequencies, torch.where(slow, frequencies / scaling.factor, blended))
-        angles = torch.arange(max_context).float()[:, None] * frequencies  # [max_context, dim / 2]
-        cos, sin = angles.cos(), angles.sin()
-        if rotary.interleaved:
-            cos, sin = cos.repeat_interleave(2, -1), torch.stack((-sin, sin), -1).flatten(-2)
+            cos, sin = (torch.empty(max_context, rotary.dim, dtype=torch.float32) for _ in range(2))
         else:
-            cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+            cos, sin = _angles(rotary, max_context)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, positions: Tensor) -> RotaryRows:
         """Look up the angles of `positions` [tokens], with a head dimension of size 1."""
         return RotaryRows(self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1), self.interleaved)
+
+
+def _angles(rotary: Rotary, max_context: int) -> tuple[Tensor, Tensor]:
+    """Return cosines and signed sines of all positions, each [max_context, dim]."""
+    half = torch.arange(0, rotary.dim, 2, dtype=torch.int64).float() / rotary.dim
+    frequencies = 1.0 / (rotary.theta**half)  # [dim / 2]
+    if rotary.scaling is not None:
+        scaling = rotary.scaling
+        wavelengths = 2 * math.pi / frequencies
+        low = scaling.original_context / scaling.low_freq_factor
+        high = scaling.original_context / scaling.high_freq_factor
+        smooth = (scaling.original_context / wavelengths - scaling.low_freq_factor) / (
+            scaling.high_freq_factor - scaling.low_freq_factor
+        )
+        blended = (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
+        slow = wavelengths > low
+        fast = wavelengths < high
+        frequencies = torch.where(fast, frequencies, torch.where(slow, frequencies / scaling.factor, blended))
+    angles = torch.arange(max_context).float()[:, None] * frequencies  # [max_context, dim / 2]
+    cos, sin = angles.cos(), angles.sin()
+    if rotary.interleaved:
+        cos, sin = cos.repeat_interleave(2, -1), torch.stack((-sin, sin), -1).flatten(-2)
+    else:
+        cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+    return cos, sin
