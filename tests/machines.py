@@ -15,7 +15,13 @@ TOKENS, ROWS, LENGTHS = (1.0, 64.0), (1.0, 16.0), (1.0, 256.0)
 
 
 def profile(
-    config: ModelConfig = TOY, ragged: float = 0.5, wide: float = 1.0, second: float = 1.0, **changes: Any
+    config: ModelConfig = TOY,
+    ragged: float = 0.5,
+    wide: float = 1.0,
+    second: float = 1.0,
+    shared_s: float = 0.0,
+    index_shared_s: float = 0.0,
+    **changes: Any,
 ) -> MachineProfile:
     """A machine on which every operator takes a power of its sizes, which grids meet exactly.
 
@@ -41,6 +47,8 @@ def profile(
         ),
         index_decode=grid(lambda width, rows, context: 1e4 * rows, **width, rows=ROWS, context=LENGTHS),
         index_prefill=grid(lambda width, queries, context: 1e5 * queries, **width, queries=LENGTHS, context=LENGTHS),
+        shared_s=shared_s,
+        index_shared_s=index_shared_s,
         ragged=ragged,
     )
     kind = LayerTables(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minifuse.execute import cores
-from minifuse.execute.cores import OtherWork, share_cores, usable_cores, used_by_others, wait_passively
+from minifuse.execute.cores import OtherWork, share_cores, threads_kept, usable_cores, used_by_others, wait_passively
 
 
 @pytest.fixture
@@ -83,6 +83,14 @@ def test_threads(
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     share_cores(parameters, others)
     assert chosen == [after]
+
+
+def test_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    with threads_kept():
+        torch.set_num_threads(before + 1)
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
 
 
 def test_waiting_is_the_users_choice_first() -> None:

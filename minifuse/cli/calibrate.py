@@ -57,7 +57,7 @@ class CalibrateOptions:
     ] = 1024
     rounds: Annotated[
         int, option("--rounds", "times that everything is measured", "N", parse=whole(1, MOST_ROUNDS))
-    ] = 5
+    ] = 3
     minutes: Annotated[
         float | None, option("--minutes", "begin no further round after so many", "N", parse=_minutes)
     ] = None
@@ -101,11 +101,12 @@ def calibrate(options: CalibrateOptions) -> int:
 def _measured(source: Source | None, options: CalibrateOptions, device: str, machine: str) -> MachineProfile:
     """Measure the profile, and tell on stderr what is being measured."""
     from minifuse.serve.calibrate import Calibration
-    from minifuse.simulate.shapes import shapes
+    from minifuse.simulate.shapes import of_hosts, shapes
 
     rows: list[Technique] = [TECHNIQUES[name] for name in options.technique or TECHNIQUES]
+    sources = shapes() if source is None else [source]
     return Calibration(
-        shapes() if source is None else [source],
+        sources,
         rows,
         options.dtype,
         device,
@@ -113,6 +114,7 @@ def _measured(source: Source | None, options: CalibrateOptions, device: str, mac
         options.context,
         options.minutes,
         tell,
+        hosts=None if source else of_hosts(sources),
     ).measure(machine)
 
 

@@ -10,7 +10,8 @@ import multiprocessing
 import os
 import platform
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,18 @@ def load_on_free_cores(num_parameters: int, load: Callable[[], Any]) -> Any:
     model = load()
     share_cores(num_parameters, others.cores())
     return model
+
+
+@contextmanager
+def threads_kept() -> Iterator[None]:
+    """Restore torch's number of threads afterwards, for another model that may use more."""
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def share_cores(num_parameters: int, others: float | None) -> None:

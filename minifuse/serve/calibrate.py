@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +14,14 @@ from typing import Any
 import torch
 
 from minifuse.attention.layouts import PagedStage
-from minifuse.execute.cores import OtherWork, load_on_free_cores
+from minifuse.execute.cores import OtherWork, load_on_free_cores, threads_kept
 from minifuse.execute.timing import take_turns
 from minifuse.model.cells.source import CellSource
 from minifuse.model.cells.types import matrix_weights
 from minifuse.model.device import free_bytes
 from minifuse.model.source import Source
 from minifuse.model.text.config import ModelConfig
-from minifuse.serve.host_runs import Cost, HostSamples, Samples, fit_host, fit_together, host_run, lower_quartile
+from minifuse.serve.host_runs import Cost, HostSamples, Samples, fit_host, fit_together, host_run
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cell_tables import CellTables
 from minifuse.simulate.cells import MeasuredCells
@@ -31,7 +32,7 @@ from minifuse.simulate.tables import ModelTables, Taken, timer
 from minifuse.stages import stage
 from minifuse.techniques import Technique, for_model
 
-MAX_CONTEXT, MAX_TOKENS = 1024, 1024  # by default
+MAX_CONTEXT, MAX_TOKENS = 1024, 2048  # by default
 BATCHES = (1, 3, 8, 24)  # requests served at once, where a technique has a batch size
 
 
@@ -40,30 +41,36 @@ class Calibration:
     """What is measured, and how often.
 
     Attributes:
+        hosts: the models with which the host is measured; None: all.
         max_context: tokens of the longest context.
-        minutes: no round of a model begins later; the first round of each is always measured.
+        minutes: no round begins later; the first is always measured.
     """
 
     sources: Sequence[Source]
     techniques: Sequence[Technique]
     dtype: str = "float32"
     device: str = "cpu"
-    rounds: int = 5
+    rounds: int = 3
     max_context: int = MAX_CONTEXT
     minutes: float | None = None
     say: Callable[[str], None] = field(default=lambda text: None)
+    hosts: Sequence[Source] | None = None
 
     def measure(self, machine: str) -> MachineProfile:
-        """Measure everything, model by model, in turns within each model.
+        """Measure every model in each round, so that all are measured at the machine's every speed.
 
         Raises:
             MachineError: a model, or KV for the longest contexts, does not fit the device.
         """
-        others, parts = OtherWork(), list[_Part]()
-        began_s = time.perf_counter()
-        for number, source in enumerate(self.sources, 1):
-            share = None if self.minutes is None else began_s + self.minutes * 60 * number / len(self.sources)
-            parts.append(self._model(source, share))
+        others, parts = OtherWork(), [self._part(source) for source in self.sources]
+        until_s = math.inf if self.minutes is None else time.perf_counter() + 60 * self.minutes
+        num_rounds = 0
+        while num_rounds < self.rounds and not (num_rounds and time.perf_counter() > until_s):
+            num_rounds += 1
+            for part in parts:
+                self.say(f"round {num_rounds} of {self.rounds}: {part.source.name}")
+                with threads_kept():
+                    self._measure(part, num_rounds)
         texts = [part for part in parts if part.source.kind == "transformer"]
         kinds = dict.fromkeys(kind_of_layer(part.config) for part in texts)
         profile = MachineProfile(
@@ -72,7 +79,7 @@ class Calibration:
             dtype=self.dtype,
             torch=torch.__version__,
             models={part.source.name: part.threads for part in parts},
-            rounds=min(part.num_rounds for part in parts),
+            rounds=num_rounds,
             spread=median(spread for part in parts for spread in part.spreads()),
             others=others.cores() or 0.0,
             rates=rates(self.dtype, self.device),
@@ -84,43 +91,43 @@ class Calibration:
         )
         return profile.model_copy(update={"host": dict(self._hosts(profile, parts))})
 
-    def _model(self, source: Source, until_s: float | None) -> _Part:
-        """Measure one model."""
-        model = load_on_free_cores(source.config.num_parameters, lambda: source.load(self.dtype, self.device))
+    def _part(self, source: Source) -> _Part:
+        """Prepare one model's part."""
         context = min(self.max_context, source.config.max_context or self.max_context)
         rows = [for_model(row, source.kind) for row in self.techniques if source.kind in row.serves]
-        tables: ModelTables | CellTables
-        if source.kind == "cells":
-            tables = CellTables(model)
+        if isinstance(source, CellSource):
+            return _Part(source, rows, CellTables(source.outline(self.dtype).types), context)
+        config: Any = source.config
+        stages: dict[str, Any] = {row.attention: stage("attention", row.attention)() for row in rows}
+        return _Part(source, rows, ModelTables(config, stages, context, MAX_TOKENS), context)
+
+    def _measure(self, part: _Part, number: int) -> None:
+        """Measure one model once. The weights are freed afterwards, and the KV."""
+        source = part.source
+        model: Any = load_on_free_cores(source.config.num_parameters, lambda: source.load(self.dtype, self.device))
+        part.threads = torch.get_num_threads()
+        tables, runs = part.tables, dict[Any, Callable[[int], Any]]()
+        if isinstance(tables, CellTables):
+            runs |= tables.runs(model)
         else:
-            names = dict.fromkeys(row.attention for row in rows)
-            made: dict[str, Any] = {name: stage("attention", name)() for name in names}
-            operators = PagedStage().backend(model.device.type, self.dtype).operators
-            tables = ModelTables(model, operators, made, context, MAX_TOKENS)
-        runs: dict[Any, Callable[[int], Any]] = {**tables.runs()}
+            runs |= tables.runs(model, PagedStage().backend(model.device.type, self.dtype).operators)
         settings = Settings(dtype=self.dtype, device=self.device)
-        for row in rows:
+        for row in part.rows if self.hosts is None or source in self.hosts else ():
             for batch in BATCHES:
-                runs[row.name, batch] = host_run(row, source, model, settings, batch, context)
-        taken: dict[Any, list[Any]] = {}
-        for number in range(self.rounds):
-            if number and until_s is not None and time.perf_counter() > until_s:
-                break
-            self.say(f"{source.name}: round {number + 1} of {self.rounds}")
-            for key, found in take_turns(runs, 1, first=number).items():
-                taken.setdefault(key, []).extend(found)
-        return _Part(source, model, rows, tables, taken, torch.get_num_threads())
+                runs[row.name, batch] = host_run(row, source, model, settings, batch, part.context)
+        for key, found in take_turns(runs, 1, first=number).items():
+            part.taken.setdefault(key, []).extend(found)
 
     def _hosts(self, profile: MachineProfile, parts: Sequence[_Part]) -> Iterator[tuple[str, Host]]:
         """Yield each mix of stages with its host terms, fitted to all models."""
-        for mix in dict.fromkeys(row.mix for part in parts for row in part.rows):
+        for mix in dict.fromkeys(row.mix for part in parts for row in part.served):
 
             def samples(host: Host, mix: str = mix) -> Samples:
                 known = profile.model_copy(update={"host": {mix: host}})
                 return [
-                    (measured_cost(part.source, part.model, known, row), HostSamples(part.taken[row.name, batch]))
+                    (measured_cost(part.source, known, row), HostSamples(part.taken[row.name, batch]))
                     for part in parts
-                    for row in part.rows
+                    for row in part.served
                     for batch in BATCHES
                     if row.mix == mix
                 ]
@@ -129,49 +136,53 @@ class Calibration:
             yield mix, host.model_copy(update={"together": fit_together(samples(host))})
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Part:
-    """What was measured of one model."""
+    """What is measured of one model.
+
+    Attributes:
+        rows: the techniques, with the stages that serve such a model.
+        taken: of each computation, its seconds, or its iterations, in every round.
+    """
 
     source: Source
-    model: Any
-    rows: Sequence[Technique]  # that were run, with the stages that serve such a model
+    rows: Sequence[Technique]
     tables: Any  # ModelTables or CellTables
-    taken: Mapping[Any, list[Any]]  # of each computation: its seconds, or its iterations, in every round
-    threads: int
+    context: int
+    threads: int = 1
+    taken: dict[Any, list[Any]] = field(default_factory=dict)
 
     @property
     def config(self) -> Any:
         return self.source.config
 
     @property
-    def num_rounds(self) -> int:
-        return len(next(iter(self.taken.values())))
+    def served(self) -> list[Technique]:
+        """Return the techniques with which the host was measured."""
+        return [row for row in self.rows if (row.name, BATCHES[0]) in self.taken]
 
     @cached_property
-    def best(self) -> Taken:
-        """Return the lower quartile of each computation's seconds."""
-        return {key: lower_quartile(found) for key, found in self.taken.items() if isinstance(found[0], float)}
+    def fastest(self) -> Taken:
+        """Return each computation's seconds in its fastest round: other processes only ever add to a time."""
+        return {key: min(found) for key, found in self.taken.items() if isinstance(found[0], float)}
 
     @cached_property
     def attention(self) -> dict[str, AttentionTables]:
         """Return the tables of each attention stage."""
-        return {name: self.tables.attention(name, self.best) for name in self.tables.stages}
+        return {name: self.tables.attention(name, self.fastest) for name in self.tables.stages}
 
     def spreads(self) -> Iterator[float]:
         """Yield the interquartile range of each computation's seconds, over their median."""
-        for key in self.best:
-            if self.num_rounds > 1:
-                low, middle, high = quantiles(self.taken[key], n=4, method="inclusive")
-                yield (high - low) / middle
-            else:
-                yield 0.0
+        for key, least in self.fastest.items():
+            found = self.taken[key]
+            low, middle, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else (least,) * 3
+            yield (high - low) / middle
 
 
-def measured_cost(source: Source, model: Any, profile: MachineProfile, row: Technique) -> Cost:
+def measured_cost(source: Source, profile: MachineProfile, row: Technique) -> Cost:
     """Return the cost of a model's plans under a technique, as the profile tells it."""
     if isinstance(source, CellSource):
-        return MeasuredCells(model, profile, row.mix)
+        return MeasuredCells(source.outline(profile.dtype).types, profile, row.mix)
     config: Any = source.config
     return MeasuredCost(config, profile, row.attention, row.mix)
 
@@ -191,13 +202,15 @@ def _layer_tables(parts: Sequence[_Part]) -> LayerTables:
             prefill=of(name, "q_size", "prefill"),
             index_decode=of(name, "kv_size", "index_decode"),
             index_prefill=of(name, "kv_size", "index_prefill"),
+            shared_s=median(part.attention[name].shared_s for part in parts),
+            index_shared_s=median(part.attention[name].index_shared_s for part in parts),
             ragged=median(part.attention[name].ragged for part in parts),
         )
         for name in parts[0].attention
     }
     return LayerTables(
-        layers=joined(layer_weights, "weights", lambda part: part.tables.layers(part.best)),
-        head=joined(attrgetter("head_weights"), "weights", lambda part: part.tables.head(part.best)),
+        layers=joined(layer_weights, "weights", lambda part: part.tables.layers(part.fastest)),
+        head=joined(attrgetter("head_weights"), "weights", lambda part: part.tables.head(part.fastest)),
         attention=attention,
     )
 
@@ -206,8 +219,8 @@ def _cell_tables(parts: Sequence[_Part]) -> dict[str, Grid]:
     """Join the steps of models of cells, by the name of the cell."""
     steps: dict[str, dict[int, Grid]] = {}
     for part in parts:
-        for name, grid in part.tables.steps(part.best).items():
-            steps.setdefault(name, {})[matrix_weights(part.model.types[name].cell)] = grid
+        for name, grid in part.tables.steps(part.fastest).items():
+            steps.setdefault(name, {})[matrix_weights(part.tables.types[name].cell)] = grid
     return {name: stacked("weights", grids) for name, grids in steps.items()}
 
 

@@ -68,7 +68,7 @@ class ServedCells(ServedModel):
             return CellRoofline(self.model, hardware(machine))
         from minifuse.simulate.machine_profile import check_profile
 
-        return MeasuredCells(self.model, check_profile(machine, self.settings.dtype), choices.row.mix)
+        return MeasuredCells(self.cell_types, check_profile(machine, self.settings.dtype), choices.row.mix)
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
         """Make the executor, and its clock.

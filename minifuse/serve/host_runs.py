@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
 from typing import Any, NamedTuple, Protocol
 
 from minifuse.core.observers import RunObserver
@@ -25,6 +24,7 @@ from minifuse.workload.laws import parse_lengths
 from minifuse.workload.synthetic import RequestDefaults, synthetic
 
 PROMPT, ANSWER = 96, 24  # tokens, at most
+MOST = 48  # iterations, unless several end at once
 
 
 class Iteration(NamedTuple):
@@ -37,6 +37,8 @@ class Iteration(NamedTuple):
 
 class Cost(Protocol):
     """Estimates the seconds of a plan, with the host's part and without."""
+
+    num_layers: int  # of the model; 0: it computes cells
 
     def __call__(self, plan: Plan) -> float: ...
     def device_s(self, plan: Plan) -> float: ...
@@ -54,7 +56,7 @@ class _Iterations(RunObserver):
 def host_run(
     row: Technique, source: Source, model: Any, settings: Settings, batch: int, max_context: int
 ) -> Callable[[int], list[Iteration]]:
-    """Return a function that serves requests of up to `max_context` tokens, and returns the iterations."""
+    """Return a function that serves requests of up to `max_context` tokens, and returns the first iterations."""
     choices = choose(row, settings.stage_options, batch if row.batch_sizes else None)
     run = resolve_run(choices, source, settings)
     count, vocab = 2 * batch, source.config.vocab_size
@@ -68,7 +70,14 @@ def host_run(
 
     def once(number: int) -> list[Iteration]:
         observer = _Iterations()
-        serve(build_engine(run, model, into=lambda event: None, observers=(observer,)), requests)
+        engine = build_engine(run, model, into=lambda event: None, observers=(observer,))
+
+        def stop(report: StepReport) -> None:
+            if len(observer.found) >= MOST:
+                for request in requests:
+                    engine.abort(request.id)
+
+        serve(engine, requests, on_step=stop).whole()
         return observer.found
 
     return once
@@ -112,8 +121,8 @@ class HostSamples:
 
     rounds: Sequence[Sequence[Iteration]]
 
-    def typical(self) -> list[tuple[Plan, float]]:
-        """Return plans that ran alone in every round, with the lower quartile of their seconds.
+    def fastest(self) -> list[tuple[Plan, float]]:
+        """Return plans that ran alone in every round, with their seconds in the fastest.
 
         Rounds plan alike as long as no decision depends on time; a plan that differs is left out.
         """
@@ -124,13 +133,8 @@ class HostSamples:
                 other[step][1] for other in others if step in other and other[step][0].work == plan.work
             ]
             if len(seen) == len(self.rounds):
-                found.append((plan, lower_quartile(seen)))
+                found.append((plan, min(seen)))
         return found
-
-
-def lower_quartile(values: Sequence[float]) -> float:
-    """Return the lower quartile: other processes only ever add to a time."""
-    return values[0] if len(values) == 1 else quantiles(values, n=4, method="inclusive")[0]
 
 
 Samples = Sequence[tuple[Cost, HostSamples]]  # of each run, its costs without the host, or with it
@@ -141,8 +145,8 @@ def fit_host(samples: Samples) -> dict[str, float]:
     counted: list[Terms] = []
     beyond, whole = [], []
     for cost, sample in samples:
-        for plan, seconds in sample.typical():
-            counted.append(host_terms(plan))
+        for plan, seconds in sample.fastest():
+            counted.append(host_terms(plan, cost.num_layers))
             beyond.append(seconds - cost.device_s(plan))
             whole.append(seconds)
     return fit(counted, beyond, whole) if counted else {}

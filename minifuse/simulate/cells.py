@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 from minifuse.core.plan import Plan
 from minifuse.core.shapes import StateRows
 from minifuse.model.cells.model import CellModel
-from minifuse.model.cells.types import matrix_weights
+from minifuse.model.cells.types import CellType, matrix_weights
 from minifuse.simulate.cost import Hardware
 from minifuse.simulate.host_terms import seconds_of
 from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
@@ -48,18 +49,19 @@ class MeasuredCells:
     Gathers are part of the host's time.
 
     Args:
+        types: the model's types of cells, by name.
         mix: the names of all stages, joined by +; None: the host takes no time.
 
     Raises:
         UsageError: the profile was measured with other cells, sizes or stages.
     """
 
-    def __init__(self, model: CellModel, profile: MachineProfile, mix: str | None = None) -> None:
+    def __init__(self, types: Mapping[str, CellType], profile: MachineProfile, mix: str | None = None) -> None:
         host = Host(seconds={}) if mix is None else known(profile.host, mix, "stages")
-        self.host = host.seconds
+        self.host, self.num_layers = host.seconds, 0
         self._steps = {
             name: at_width(known(profile.cells, name, "cell"), matrix_weights(kind.cell), "weights in a cell")
-            for name, kind in model.types.items()
+            for name, kind in types.items()
         }
 
     def __call__(self, plan: Plan) -> float:

@@ -13,11 +13,12 @@ from minifuse.core.plan import Plan
 Terms = Mapping[str, float]
 
 
-def host_terms(plan: Plan) -> dict[str, float]:
-    """Count what in a plan costs the host time."""
+def host_terms(plan: Plan, num_layers: int = 0) -> dict[str, float]:
+    """Count what in a plan costs the host time, for a model of so many layers; 0 for cells."""
     work = plan.work
     return {
         "iteration": 1.0,
+        "layer": num_layers,
         "sequence": len(work),
         "newcomer": len(plan.admitted),
         "token": sum([stop - start for _, start, stop, _ in work if stop - start > 1]),
@@ -30,9 +31,9 @@ def host_terms(plan: Plan) -> dict[str, float]:
     }
 
 
-def seconds_of(host: Terms, plan: Plan) -> float:
+def seconds_of(host: Terms, plan: Plan, num_layers: int = 0) -> float:
     """Return the seconds that the host takes for a plan."""
-    return sum([host[name] * count for name, count in host_terms(plan).items() if name in host])
+    return sum([host[name] * count for name, count in host_terms(plan, num_layers).items() if name in host])
 
 
 def fit(counted: Seq[Terms], seconds: Seq[float], scale: Seq[float]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from minifuse.simulate.cost import Hardware
 from minifuse.simulate.grid import Grid
 
 T = TypeVar("T")
-FORMAT: Literal["minifuse machine profile 1"] = "minifuse machine profile 1"
+FORMAT: Literal["minifuse machine profile 2"] = "minifuse machine profile 2"
 
 
 class _Part(BaseModel):
@@ -28,13 +28,16 @@ class AttentionTables(_Part):
 
     `decode` and `prefill` are of one layer, writing of KV included: `rows` sequences with one query each, and one
     sequence with several `queries`. `index_decode` and `index_prefill` are of making the tensors of an iteration.
-    In a profile each has a first axis, the model's width: `q_size` of prefill, `kv_size` of the others.
+    In a profile each has a first axis, the model's width: `q_size` of prefill, `kv_size` of the others. n prompts that
+    are attended together take n - 1 times `shared_s` less than one by one, and their tensors `index_shared_s`.
     """
 
     decode: Grid  # kv_size, rows, context
     prefill: Grid  # q_size, queries, context
     index_decode: Grid  # kv_size, rows, context
     index_prefill: Grid  # kv_size, queries, context
+    shared_s: NonNegativeFloat
+    index_shared_s: NonNegativeFloat
     ragged: NonNegativeFloat  # rows of unequal contexts cost as rows of mean + ragged * (longest - mean)
 
 
@@ -64,7 +67,7 @@ class Host(_Part):
 class MachineProfile(_Part):
     """Holds the times of one machine, device and dtype."""
 
-    format: Literal["minifuse machine profile 1"] = FORMAT
+    format: Literal["minifuse machine profile 2"] = FORMAT
     machine: str
     device: str
     dtype: str

@@ -55,7 +55,7 @@ class MeasuredCost:
 
     def __init__(self, config: ModelConfig, profile: MachineProfile, attention: str, mix: str | None = None) -> None:
         host = Host(seconds={}) if mix is None else known(profile.host, mix, "stages")
-        self.config, self.host = config, host.seconds
+        self.config, self.host, self.num_layers = config, host.seconds, config.num_layers
         self.machine = replace(profile.sheet, together=host.together)
         self.element = DTYPE_BYTES[profile.dtype]
         self._warned: set[str] = set()  # axes beyond whose last point a plan lay
@@ -68,6 +68,7 @@ class MeasuredCost:
         self._index_decode = at_width(tables.index_decode, config.kv_size, "numbers in a key")
         self._index_prefill = at_width(tables.index_prefill, config.kv_size, "numbers in a key")
         self._ragged = tables.ragged
+        self._shared = tables.index_shared_s, tables.shared_s
         self.layers_s = cache(lambda count: config.num_layers * self._look_up(self._layer, count))
         self.head_s = cache(lambda rows: self._look_up(self._head, rows))
 
@@ -81,7 +82,7 @@ class MeasuredCost:
 
     def host_s(self, plan: Plan) -> float:
         """Return the seconds in which the host decides on a plan, and takes its results."""
-        return seconds_of(self.host, plan)
+        return seconds_of(self.host, plan, self.num_layers)
 
     def attention_s(self, plan: Plan) -> list[float]:
         """Return the seconds of attention of each wave, in all layers."""
@@ -100,17 +101,13 @@ class MeasuredCost:
             return index_s, [self.config.num_layers * one_s]
         index_s, waves = 0.0, []
         for start, stop in plan.waves:
-            single, one_s = [], 0.0
-            for piece in plan.work[start:stop]:
-                if piece.stop - piece.start == 1:
-                    single.append(piece.stop)
-                else:
-                    seconds = self._prompt(piece)
-                    index_s, one_s = index_s + seconds[0], one_s + seconds[1]
+            single = [work.stop for work in plan.work[start:stop] if work.num_tokens == 1]
+            parts = [self._prompt(work) for work in plan.work[start:stop] if work.num_tokens > 1]
             if single:
                 mean = sum(single) / len(single)
-                seconds = self._rows(len(single), mean + self._ragged * (max(single) - mean))
-                index_s, one_s = index_s + seconds[0], one_s + seconds[1]
+                parts.append(self._rows(len(single), mean + self._ragged * (max(single) - mean)))
+            tensors_s, one_s = self._together(parts)
+            index_s += tensors_s
             waves.append(self.config.num_layers * one_s)
         return index_s, waves
 
@@ -123,8 +120,17 @@ class MeasuredCost:
         computed, width = shape.stop - shape.start, shape.stop - shape.begin
         if computed == 1:
             return self._rows(shape.rows, width)
-        index_s, one_s = self._prompt(Work("", width - computed, width))
-        return shape.rows * index_s, shape.rows * one_s
+        return self._together([self._prompt(Work("", width - computed, width))] * shape.rows)
+
+    def _together(self, parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+        """Add up times of tensors and of attention, less what parts of one wave share."""
+        if not parts:
+            return 0.0, 0.0
+        index_s, one_s = (
+            max(max(seconds), sum(seconds) - (len(parts) - 1) * shared)
+            for seconds, shared in zip(zip(*parts, strict=True), self._shared, strict=True)
+        )
+        return index_s, one_s
 
     def _rows(self, rows: int, context: float) -> tuple[float, float]:
         """Return the seconds of tensors and of one layer's attention, of `rows` single queries."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 import torch
 
@@ -48,6 +49,15 @@ class TokenWise:
 
         return compute
 
+    def halves(self, number: int) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Compute one token in one layer, before attention and after it."""
+        layer, ops, config = self.model.layers[number], self.operators, self.model.config
+        x, attended = (
+            torch.zeros((1, size), dtype=self.model.dtype, device=self.model.device)
+            for size in (config.hidden_size, config.q_size)
+        )
+        return lambda: layer.pre_attention(x, ops), lambda: layer.post_attention(x, attended, ops)
+
     def head(self, rows: int) -> Callable[[], object]:
         """Sample a token greedily for each of `rows` rows."""
         model, ops = self.model, self.operators
@@ -76,18 +86,20 @@ class Attending:
         plan, sequences = self._plan(pieces)
         return lambda: self.backend.batch(plan, sequences, self.cache)
 
-    def attend(self, pieces: Pieces, layers: int) -> Callable[[], object]:
-        """Attend these pieces in so many layers, writing of KV included."""
+    def attend(self, pieces: Pieces, layers: int = 1) -> Callable[[], object]:
+        """Attend these pieces in the next so many layers, writing of KV included."""
         config, cache = self.model.config, self.cache
         batch = self.backend.batch(*self._plan(pieces), cache)
         rotary = self.model.rotary(batch.positions)
         shape = (len(batch.token_ids), config.num_heads + 2 * config.num_kv_heads, config.head_dim)
         heads = torch.ones(shape, dtype=self.model.dtype, device=self.model.device)
 
+        turn = cycle(range(len(cache.keys)))
+
         def compute() -> None:
-            for layer in range(layers):
+            for layer in islice(turn, layers):
                 for wave in batch.waves:
-                    self.backend.attend(heads, rotary, cache, layer % len(cache.keys), wave)
+                    self.backend.attend(heads, rotary, cache, layer, wave)
 
         return compute
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minifuse.simulate.machine_profile import MachineProfile
 
 
+VERSION = 2  # of the format; a file of another version is not found
 CHUNK = 32  # tokens of a chunk of KV, as in the thesis
 
 
@@ -38,7 +39,7 @@ class KeptProfile:
         self.machine = _machine(device)
         self.flags = ["--dtype", dtype, "--device", kind]
         shape = repr(replace(config, eos_ids=()) if isinstance(config, ModelConfig) else config)
-        digest = hashlib.blake2b(f"{self.machine}\n{shape}".encode(), digest_size=6).hexdigest()
+        digest = hashlib.blake2b(f"{self.machine}\n{shape}\n{VERSION}".encode(), digest_size=6).hexdigest()
         name = "machine"
         if config is not None:
             kind_of = config.family if isinstance(config, ModelConfig) else config.kind

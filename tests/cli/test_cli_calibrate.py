@@ -30,7 +30,7 @@ def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, 
     assert done.code == 0
     (file,) = cache.rglob("*.json")
     assert f"Written to {file}" in done.out
-    assert f"{wordless}: round 1 of 1" in done.err
+    assert f"round 1 of 1: {wordless}" in done.err
     assert "float32, 1 round:" in done.out.splitlines()[0]
     for told in ("Gflop/s", "512 rows", "prefill_first+paged+paged", "unified+tiered+paged", "rounds lie within 0%"):
         assert told in done.out

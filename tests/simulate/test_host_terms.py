@@ -26,8 +26,9 @@ def test_what_is_counted() -> None:
         layout=Layout((Span(0, 2), Span(2, 3)), lanes=((0,), (1,), (2,))),
         moves=moves,
     )
-    assert host_terms(plan) == {
+    assert host_terms(plan, num_layers=7) == {
         "iteration": 1,
+        "layer": 7,
         "sequence": 3,
         "newcomer": 2,
         "token": 5,

@@ -67,6 +67,20 @@ def test_shapes_are_computed_whole() -> None:
     assert _cost("padded")(prompts) == pytest.approx(2 * 6e7 + 1e9 + 3 * 2e5 + 2 * 3 * 1200)
 
 
+def test_what_is_attended_together_shares_its_overhead() -> None:
+    """Two prompts and a wave's single queries are three parts, which take the shared 100 s twice less."""
+    made = profile(shared_s=100.0, index_shared_s=1e4)
+    plan = _plan(Work("a", 0, 4), Work("b", 0, 3), Work("c", 9, 10), Work("d", 9, 10))
+    alone = (100 * 16, 100 * 9, 2 * 10)
+    assert MeasuredCost(TOY, made, "packed").attention_s(plan) == [pytest.approx(2 * (sum(alone) - 2 * 100))]
+    prompts = _plan(Work("a", 0, 4), shape=Rectangle(0, 3, 8, 2, 6))
+    cost = MeasuredCost(TOY, made, "padded")
+    assert cost.attention_s(prompts) == [pytest.approx(2 * (3 * 100 * 4 * 6 - 2 * 100))]
+    assert cost(prompts) == pytest.approx(2 * 12e7 + 1e9 + 3 * 4e5 - 2e4 + 2 * (7200 - 200))
+    much = MeasuredCost(TOY, profile(shared_s=1e6), "packed")
+    assert much.attention_s(plan) == [pytest.approx(2 * max(alone))], "as long as the longest part, at least"
+
+
 def test_what_stages_ask_of_a_machine() -> None:
     cost = _cost()
     assert cost.recomputation(4, (8, 16)) == Profile(pytest.approx(2 * 4e7), (8, 16), pytest.approx((6400, 12800)))  # type: ignore[arg-type]

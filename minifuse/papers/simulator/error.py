@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
+from minifuse.execute.cores import threads_kept
 from minifuse.execute.timing import take_turns
 from minifuse.papers.contest import Bench
 from minifuse.papers.experiment import Plot, Say
@@ -15,7 +16,7 @@ from minifuse.papers.page import Drawn, spec, tables
 from minifuse.papers.simulator.setting import LATENCIES, PERCENTS, Case, Run, Setting
 
 TYPICAL, LARGEST = 0.05, 0.15  # the aim: the median of the errors of all runs, and the largest
-METRICS = {"tokens_per_s": "tokens/s"} | {
+METRICS = {"requests_per_s": "throughput"} | {
     f"{key}_{percent}": f"{name}, {percent}" for key, name in LATENCIES.items() for percent in PERCENTS
 }
 
@@ -60,6 +61,10 @@ class Compared:
                 errors.append(abs(cost(plan) / median(seen) - 1))
         return mean(errors) if errors else None
 
+    def all_errors(self) -> dict[str, float | None]:
+        """Return the error of iterations, and of each metric, corrected."""
+        return {"iteration": self.iteration_error(), **self.errors(corrected=True)}
+
     @property
     def alike(self) -> bool:
         """Tell whether the simulated run has planned the same iterations as the first real one."""
@@ -67,42 +72,56 @@ class Compared:
         return ours == theirs
 
 
+def _medians(all_errors: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Return the median over several runs of each error's size."""
+    medians: dict[str, float | None] = {}
+    for name in ("iteration", *METRICS):
+        known = [abs(error) for errors in all_errors if (error := errors.get(name)) is not None]
+        medians[name] = median(known) if known else None
+    return medians
+
+
 @spec("Simulator", "error", "real and simulated runs of the same requests", Setting, takes=(), kind="")
 def figure(setting: Setting, say: Say) -> Drawn:
     """Measure all techniques and loads, in turns, model by model."""
     from minifuse.papers.simulator.speed import Speed  # imports torch
 
-    of_runs, of_metrics = tables("simulator/error")
-    runs, summary = Plot(say, "Errors by run", of_runs), Plot(say, "Errors by metric", of_metrics)
+    of_metrics, of_models, of_runs = tables("simulator/error")
+    summary, by_model = Plot(say, "Errors by metric", of_metrics), Plot(say, "Median errors by model", of_models)
+    runs = Plot(say, "Errors by run", of_runs)
     say.expect(len(setting.sources) * setting.rounds)
-    speed, compared = Speed(setting.profile), list[Compared]()
+    compared = list[Compared]()
     for source in setting.sources:
-        bench = Bench[Any](setting.conditions, source, "cpu", real_dtype="float32")
-        bench.load()
-        cases = {str(i): case for i, case in enumerate(setting.cases(bench, speed))}
-        real: dict[str, list[Run]] = {name: [] for name in cases}
-        for number in range(setting.rounds):
-            say(f"{source.name}: round {number + 1}")
-            for name, found in take_turns({name: case.real for name, case in cases.items()}, 1, first=number).items():
-                real[name] += found
-        for name, case in cases.items():
-            one = Compared(case, real[name], case.simulated())
-            compared.append(one)
-            at = {"model": source.name, "technique": case.row.name, "batch": case.batch, "load": case.load}
-            runs.add(at, {"iteration": one.iteration_error(), **one.errors(corrected=True)})
+        with threads_kept():
+            bench = Bench[Any](setting.conditions, source, "cpu", real_dtype="float32")
+            bench.load()
+            speed = Speed(setting.profile, source)
+            cases = {str(i): case for i, case in enumerate(setting.cases(bench, speed))}
+            real: dict[str, list[Run]] = {name: [] for name in cases}
+            for number in range(setting.rounds):
+                say(f"{source.name}: round {number + 1}")
+                took = take_turns({name: case.real for name, case in cases.items()}, 1, first=number)
+                for name, found in took.items():
+                    real[name] += found
+        of_source = [Compared(case, real[name], case.simulated()) for name, case in cases.items()]
+        compared += of_source
+        for one in of_source:
+            at = {"technique": one.case.row.name, "batch": one.case.batch, "load": one.case.load}
+            runs.add({"model": source.name} | at, one.all_errors())
+        by_model.add({"model": source.name}, _medians([one.all_errors() for one in of_source]))
     kept = []
     for corrected in (True, False):
         at_speed = "at the calibration's speed" if corrected else "as they are"
-        by_run = [one.errors(corrected=corrected) for one in compared]
-        for name, what in METRICS.items():
-            errors = [abs(of_run[name]) for of_run in by_run if name in of_run]
-            summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
-            if corrected and median(errors) <= TYPICAL and max(errors) <= LARGEST:
-                kept.append(what)
+        by_run = [one.all_errors() if corrected else one.errors(corrected=False) for one in compared]
+        for name, what in {"iteration": "iteration", **METRICS}.items():
+            if errors := [abs(error) for of_run in by_run if (error := of_run.get(name)) is not None]:
+                summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
+                if corrected and median(errors) <= TYPICAL and max(errors) <= LARGEST:
+                    kept.append(what)
     slow = [run.slow for one in compared for run in one.real]
     at_once = [one for one in compared if one.case.share is None]
     return Drawn(
-        (summary.panel, runs.panel),
+        (summary.panel, by_model.panel, runs.panel),
         {"slowness": slow},
         slow=told(slow),
         aims=f"half of the runs within {TYPICAL:.0%}, all within {LARGEST:.0%}",

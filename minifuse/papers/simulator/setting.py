@@ -31,10 +31,15 @@ if TYPE_CHECKING:
     from minifuse.simulate.machine_profile import MachineProfile
 
 SLOTS = 16384  # of memory
-PROMPTS, ANSWERS = "lognormal:40:0.8:max=512", "lognormal:20:0.8:max=128"
+PROMPTS, ANSWERS = "lognormal:40:0.8:max=384", "lognormal:20:0.8:max=128"
 SHARE = 0.7  # of the simulated peak: the rate of the runs in which requests arrive one by one
 PERCENTS = ("p50", "p90", "p99")
-LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "normalized_latency": "normalized latency"}
+LATENCIES = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "normalized_latency": "normalized latency",
+    "e2e": "whole request",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +51,15 @@ class _Scale:
     techniques: tuple[str, ...] | None = None  # None: all
 
 
-# Calibration has seen hidden sizes of 128, 256, 512 and 768 (cells: 64, 256 and 1024), and batches of 1, 3, 8 and 24.
+# Sizes that calibration has not seen (`minifuse.simulate.shapes`), as it has not seen batches of 5 and 12.
 SCALES = {
     "quick": _Scale((("small", 192, 3),), 8, (5,), techniques=("orca", "vllm")),
-    "cpu": _Scale((("small", 384, 6), ("small-opt", 640, 10)), 36, (5, 12), ("lstm:hidden=512", "treelstm:hidden=512")),
+    "cpu": _Scale(
+        (("small", 192, 3), ("small", 384, 6), ("small-opt", 640, 10)),
+        16,
+        (5, 12),
+        ("lstm:hidden=512", "treelstm:hidden=512"),
+    ),
 }
 
 
@@ -162,7 +172,7 @@ class Case:
         """Return the profile's cost of a plan."""
         from minifuse.serve.calibrate import measured_cost  # imports torch
 
-        return measured_cost(self.bench.source, self.bench.model, self.setting.profile, self.row)
+        return measured_cost(self.bench.source, self.setting.profile, self.row)
 
     def real(self, number: int) -> Run:
         """Serve the requests in real time."""

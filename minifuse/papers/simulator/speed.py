@@ -5,35 +5,69 @@ Shared machines change their speed from second to second.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from statistics import median
+from typing import Any
 
 from minifuse.attention.layouts import PagedStage
 from minifuse.core.errors import UsageError
-from minifuse.model.text.load import TextSource
+from minifuse.model.cells.source import CellSource
+from minifuse.model.cells.types import matrix_weights
+from minifuse.model.source import Source
+from minifuse.simulate.cell_tables import CellTables
 from minifuse.simulate.machine_profile import MachineProfile
 from minifuse.simulate.measured import MeasuredCost
 from minifuse.simulate.operators import TokenWise
 from minifuse.simulate.shapes import shapes
 from minifuse.simulate.tables import timer
 
-COUNTS, TIMES = (1, 8, 64), 5  # tokens of what is timed, and how often
+COUNTS, TIMES = (1, 8, 64), 5  # tokens, or rows of cells, of what is timed, and how often
 
 
 class Speed:
-    """Times the layers of a small model that the profile has measured.
+    """Times the layers of the measured model that is most like another.
 
     Raises:
-        UsageError: the profile has measured none of the models that are measured by default.
+        UsageError: the profile has measured no model of this kind.
     """
 
-    def __init__(self, profile: MachineProfile) -> None:
-        source = next((one for one in shapes() if one.name in profile.models and isinstance(one, TextSource)), None)
-        if not isinstance(source, TextSource):
-            raise UsageError("The profile is of another model than those measured by default: run minifuse calibrate.")
-        model, operators = source.load(profile.dtype), PagedStage().backend("cpu", profile.dtype).operators
-        token_wise, cost = TokenWise(model, operators), MeasuredCost(source.config, profile, "paged")
-        self._runs = [(timer(token_wise.layers(count), "cpu"), cost.layers_s(count)) for count in COUNTS]
+    def __init__(self, profile: MachineProfile, source: Source) -> None:
+        known = [one for one in shapes() if one.name in profile.models and _kind(one) == _kind(source)]
+        if not known:
+            raise UsageError(
+                f"The profile has measured no model of the kind of {source.name}: run minifuse calibrate without "
+                "--model."
+            )
+        size = source.config.num_parameters
+        near = min(known, key=lambda one: abs(one.config.num_parameters / size - 1))
+        self._runs = [*(_steps if isinstance(near, CellSource) else _layers)(profile, near)]
 
     def slowness(self) -> float:
         """Return how many times as long as in the profile the layers take now."""
-        return median(seconds(0) / expected for seconds, expected in self._runs for _ in range(TIMES))
+        return median(seconds(0) / expected for _ in range(TIMES) for seconds, expected in self._runs)
+
+
+Timed = tuple[Callable[[int], float], float]  # a computation to time, and its seconds in the profile
+
+
+def _kind(source: Source) -> str:
+    config: Any = source.config
+    return str(config.kind if isinstance(source, CellSource) else config.family)
+
+
+def _layers(profile: MachineProfile, source: Source) -> Iterator[Timed]:
+    """Yield the layers of a transformer."""
+    model: Any = source.load(profile.dtype)
+    cost = MeasuredCost(model.config, profile, "paged")
+    token_wise = TokenWise(model, PagedStage().backend("cpu", profile.dtype).operators)
+    for count in COUNTS:
+        yield timer(token_wise.layers(count), "cpu"), cost.layers_s(count)
+
+
+def _steps(profile: MachineProfile, source: Source) -> Iterator[Timed]:
+    """Yield the steps of cells."""
+    model: Any = source.load(profile.dtype)
+    runs = CellTables(model.types).runs(model)
+    for name, kind in model.types.items():
+        for rows in COUNTS:
+            yield runs["step", name, rows], profile.cells[name](matrix_weights(kind.cell), rows)

@@ -38,13 +38,16 @@ def test_real_runs_beside_simulated_ones(kept: KeptProfile) -> None:
     kept.write(machine.model_dump_json())
     with pytest.warns(BeyondProfile, match="up to 64 tokens"):
         finding = found(NAME, scale="quick")
-    summary, runs = finding.panels
+    summary, by_model, runs = finding.panels
+    (of_model,) = by_model.points
+    sizes = sorted(abs(point.measured["ttft_p50"]) for point in runs.points)
+    assert of_model.measured["ttft_p50"] == pytest.approx(sum(sizes) / 2)
     assert [point.at["technique"] for point in runs.points] == ["vllm", "vllm"], "orca is not in the profile"
     assert [point.at["load"] for point in runs.points] == ["all at once", "70% of the peak"]
     for point in runs.points:
         assert {*point.measured} == {"iteration", *METRICS}
         assert all(type(error) is float for error in point.measured.values())
-    assert len(summary.points) == 2 * len(METRICS)
+    assert len(summary.points) == 1 + 2 * len(METRICS)
     assert finding.facts["profile"]["machine"] == "toy"
     assert any("1 of 1 simulated runs plan the same iterations" in note for note in finding.notes)
     assert any("is kept by, at the speed of the calibration: none." in note for note in finding.notes)
@@ -59,14 +62,14 @@ class _Case:
 
 def _run(seconds: float, slow: float, tokens: int = 3) -> Run:
     plan = Plan(0, 0, (Work("r", 0, tokens),), ())
-    return Run({"tokens_per_s": 1 / seconds, "ttft_p50": seconds}, {0: (plan, seconds)}, slow)
+    return Run({"requests_per_s": 1 / seconds, "ttft_p50": seconds}, {0: (plan, seconds)}, slow)
 
 
 def test_a_machine_that_is_slow_beside_a_run_explains_its_time() -> None:
     """By the profile 6 s; the runs took 8, 12 and 24 s, on a machine 1, 2 and 4 times as slow: 8, 6 and 6 s."""
     compared = Compared(cast(Any, _Case()), [_run(8, 1), _run(12, 2), _run(24, 4)], _run(6, 1))
-    assert compared.errors(corrected=False) == {"tokens_per_s": pytest.approx(1.0), "ttft_p50": pytest.approx(-0.5)}
-    assert compared.errors(corrected=True) == {"tokens_per_s": pytest.approx(0.0), "ttft_p50": pytest.approx(0.0)}
+    assert compared.errors(corrected=False) == {"requests_per_s": pytest.approx(1.0), "ttft_p50": pytest.approx(-0.5)}
+    assert compared.errors(corrected=True) == {"requests_per_s": pytest.approx(0.0), "ttft_p50": pytest.approx(0.0)}
     assert compared.iteration_error() == pytest.approx(0.0)
     assert compared.alike
     differs = Compared(cast(Any, _Case()), [_run(6, 1), _run(6, 1, tokens=4)], _run(6, 1, tokens=5))

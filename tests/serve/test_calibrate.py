@@ -1,0 +1,54 @@
+"""How a profile is measured: models in turns, rounds within the minutes, and hosts where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from machines import TOY
+
+from minifuse.model.source import Source, resolve
+from minifuse.model.text.load import TextSource
+from minifuse.serve import calibrate
+from minifuse.serve.calibrate import Calibration
+from minifuse.simulate.machine_profile import MachineProfile, Rates
+from minifuse.techniques import TECHNIQUES
+
+SOURCES: list[Source] = [TextSource("toy", TOY, None), resolve("lstm:hidden=8")]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(calibrate, "BATCHES", (1,))
+    monkeypatch.setattr(calibrate, "rates", lambda dtype, device: Rates(bandwidth=1.0, flops=1.0, memory=1.0))
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def _measured(rounds: int, minutes: float | None = None) -> tuple[MachineProfile, list[str]]:
+    said: list[str] = []
+    rows = [TECHNIQUES["orca"], TECHNIQUES["cellular"]]
+    made = Calibration(
+        SOURCES, rows, rounds=rounds, minutes=minutes, max_context=16, say=said.append, hosts=SOURCES[:1]
+    )
+    return made.measure("here"), said
+
+
+def test_every_round_measures_every_model() -> None:
+    torch.set_num_threads(2)
+    profile, said = _measured(rounds=2)
+    assert said == [f"round {n} of 2: {source.name}" for n in (1, 2) for source in SOURCES]
+    assert profile.rounds == 2
+    assert profile.spread > 0
+    assert profile.models == {"toy": 1, "lstm:hidden=8": 1}, "models that small compute in one thread"
+    assert torch.get_num_threads() == 2, "and leave the others to the next"
+    assert profile.cells
+    assert {*profile.host} == {"iteration+contiguous+per_sequence", "cellular+contiguous+per_sequence"}
+
+
+def test_no_round_begins_after_the_minutes_but_the_first() -> None:
+    profile, said = _measured(rounds=3, minutes=0.0)
+    assert len(said) == len(SOURCES)
+    assert (profile.rounds, profile.spread) == (1, 0.0)
