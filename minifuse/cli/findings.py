@@ -48,7 +48,7 @@ def show(row: Experiment, finding: Finding) -> None:
     if not sys.stdout.isatty():
         out.width = PIPE_WIDTH
     out.print(Text.assemble((row.name, "bold"), f": {row.shows} ({row.paper}, {row.figure})."), soft_wrap=True)
-    for panel in finding.panels:
+    for panel in finding.tables:
         columns = panel.filled
         rows = [[column.cell(point) for column in columns] for point in panel.listed]
         tables = cut_to(out.width, [column.head for column in columns], rows, named=False)
@@ -69,7 +69,7 @@ def _markdown(row: Experiment, finding: Finding, source: dict[str, Any], shown: 
     )
     lines = [f"# {row.name}: {row.paper}, {row.figure}", "", f"{row.shows[:1].upper()}{row.shows[1:]}.", ""]
     lines += [f"![{row.name}]({shown})", ""] if shown else []
-    for panel in finding.panels:
+    for panel in finding.tables:
         columns = panel.filled
         heads = [" ".join(column.head.split()) for column in columns]
         lines += [f"## {panel.title}", "", _row(heads), _row(["---:"] * len(heads))]

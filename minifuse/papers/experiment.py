@@ -124,6 +124,7 @@ class Panel:
     points: tuple[Point, ...]
     every: int = 1  # the table has every so many-th point
     marks: tuple[Mark, ...] = ()
+    tabled: bool = True  # False: the panel is for the picture alone
 
     @property
     def listed(self) -> tuple[Point, ...]:
@@ -144,6 +145,11 @@ class Finding:
     panels: tuple[Panel, ...]
     notes: tuple[str, ...]
     interrupted: bool = False  # by Ctrl-C; only the points measured until then are here
+
+    @property
+    def tables(self) -> tuple[Panel, ...]:
+        """Return the panels that have a table."""
+        return tuple(panel for panel in self.panels if panel.tabled)
 
 
 class Say:

@@ -31,7 +31,6 @@ VIRTUAL = ("--scale", "paper", "--tokens", "4", "--rounds", "1")  # no weights, 
 SMALL = {"tokens": 4, "hidden": 4, "requests": 8}
 SERVING = {f"pensieve-fig3.{number}" for number in (12, 13, 14, 15, 16, 18)}  # seconds each, in real time
 LONGEST = SERVING | {"fluidinfer-fig12"}  # drawn as fluidinfer-fig11 is
-WIDTH = {"simulator-landscape": 160}  # of its tables: sixteen techniques
 COLUMN_KEYS = {"at", "measured", "paper"}
 
 
@@ -119,9 +118,7 @@ def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(
     text = (tmp_path / f"{name}-{scale}.md").read_text()
     assert text.startswith(f"# {name}: {row.paper}, {row.figure}\n")
     assert f"![{name}]({name}-{scale}.png)" in text
-    assert max(len(line.rstrip()) for line in said.out.splitlines()[1:] if not line.startswith("- ")) <= WIDTH.get(
-        name, 80
-    )
+    assert max(len(line.rstrip()) for line in said.out.splitlines()[1:] if not line.startswith("- ")) <= 80
     (progress,) = made
     sweeps = len(progress.kept) if name.startswith("batchmaker") else 0  # each may add a rate, or end before the last
     assert 0 < progress.said <= progress.expected + sweeps

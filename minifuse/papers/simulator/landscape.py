@@ -12,7 +12,8 @@ from minifuse.model.text.load import TextSource
 from minifuse.papers.contest import Bench, text_model
 from minifuse.papers.curve import Contender, Curve, Served, curve_panel, load_at, never, rates_of, steady_rate
 from minifuse.papers.equal_latency import equal_latency, marks
-from minifuse.papers.experiment import Conditions, Panel, Say
+from minifuse.papers.experiment import Column, Conditions, Panel, Point, Say, Values
+from minifuse.papers.numbers import shown
 from minifuse.papers.page import Drawn, spec
 from minifuse.papers.verdict import Claim
 from minifuse.techniques import serving
@@ -143,15 +144,33 @@ class Setting:
         return {**self.scenes[0].facts("a100-80g"), "machines": [scene.title for scene in self.scenes]}
 
 
-def _panel(scene: Scene, curves: dict[str, Curve]) -> Panel:
-    """Return a panel by rate: every technique's throughput and p99."""
+def _table(scene: Scene, curves: dict[str, Curve]) -> Panel:
+    """Return a row for each technique: its throughput and p99 at each rate."""
+    rates = sorted({rate for curve in curves.values() for rate in curve.points})
+    columns = [Column("technique", "at", "technique", "{}")]
+    for number, rate in enumerate(rates):
+        columns.append(Column(f"at {shown(rate)}\nreq/s", "measured", f"throughput_{number}"))
+        columns.append(Column(f"at {shown(rate)}\np99 ms", "measured", f"p99_{number}"))
+    points = []
+    for curve in curves.values():
+        measured: Values = {}
+        for number, rate in enumerate(rates):
+            outcome = curve.points[rate]
+            measured |= {f"throughput_{number}": outcome["throughput"], f"p99_{number}": 1e3 * outcome["p99"]}
+        points.append(Point({"technique": curve.contender.head}, measured, {}))
+    return Panel(scene.title, tuple(columns), tuple(points))
+
+
+def _drawn(scene: Scene, curves: dict[str, Curve]) -> Panel:
+    """Return the picture: every technique's p99 over its throughput."""
     columns = [("req/s", "throughput", None), ("p99 ms", "p99_ms", None)]
     placed = [
         mark
         for said in CLAIMS
         for mark in marks(curves[said.baseline], (said.claim.least, said.claim.most), said.paper, *LOADS)
     ]
-    return curve_panel(scene.title, curves, lambda rate: {"rate": rate}, columns, marks=placed)
+    panel = curve_panel(scene.title, curves, lambda rate: {"rate": rate}, columns, marks=placed)
+    return replace(panel, tabled=False)
 
 
 @spec(
@@ -167,8 +186,8 @@ def figure(setting: Setting, say: Say) -> Drawn:
     panels, verdicts, best = [], [], []
     for scene in setting.scenes:
         curves = scene.curves(say, setting.shares)
-        panels.append(_panel(scene, curves))
-        say.keep(panels[-1])
+        panels += [_table(scene, curves), _drawn(scene, curves)]
+        say.keep(panels[-2])
         for said in CLAIMS:
             what = f"{scene.title}, {said.ours.replace('_', '-')} over {said.baseline}, load at equal p99"
             ours, theirs = curves[said.ours], curves[said.baseline]

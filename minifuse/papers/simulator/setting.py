@@ -42,31 +42,33 @@ LATENCIES = {
 }
 
 
+def unseen(name: str, hidden: int, layers: int) -> TextSource:
+    """Return a transformer of a size that calibration has not seen."""
+    config = resized(preset(name), hidden, layers)
+    return TextSource(f"{config.family} {layers}x{hidden}", config, None)
+
+
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    hidden: tuple[tuple[str, int, int], ...]  # preset, hidden size and layers of the models
-    requests: int
+    models: Mapping[Source, int]  # with the number of requests: the smaller, the more
     batches: tuple[int, ...]
-    cells: tuple[str, ...] = ()
     techniques: tuple[str, ...] | None = None  # None: all
 
 
 # Sizes that calibration has not seen (`minifuse.simulate.shapes`), as it has not seen batches of 5 and 12.
 SCALES = {
-    "quick": _Scale((("small", 192, 3),), 8, (5,), techniques=("orca", "vllm")),
+    "quick": _Scale({unseen("small", 192, 3): 8}, (5,), ("orca", "vllm")),
     "cpu": _Scale(
-        (("small", 192, 3), ("small", 384, 6), ("small-opt", 640, 10)),
-        16,
+        {
+            unseen("small", 192, 3): 64,
+            unseen("small", 384, 6): 24,
+            unseen("small-opt", 640, 10): 16,
+            resolve("lstm:hidden=512"): 48,
+            resolve("treelstm:hidden=512"): 48,
+        },
         (5, 12),
-        ("lstm:hidden=512", "treelstm:hidden=512"),
     ),
 }
-
-
-def unseen(name: str, hidden: int, layers: int) -> TextSource:
-    """Return a transformer of a size that calibration has not seen."""
-    config = resized(preset(name), hidden, layers)
-    return TextSource(f"{config.family} {layers}x{hidden}", config, None)
 
 
 class Run(NamedTuple):
@@ -93,7 +95,7 @@ class Setting(Bench[Any]):
         if conditions.scale == "paper":
             raise UsageError("The simulator's error is that against real runs: give --scale cpu, or quick.")
         self.scale = SCALES[conditions.scale]
-        self.sources: list[Source] = [*(unseen(*shape) for shape in self.scale.hidden), *map(resolve, self.scale.cells)]
+        self.sources = list(self.scale.models)
         super().__init__(conditions, self.sources[0], "cpu", real_dtype="float32")
         kept = KeptProfile(None, self.dtype, "cpu")
         profile = kept.read()
@@ -147,7 +149,7 @@ class Case:
 
     def _drawn(self) -> list[Request]:
         """Draw requests that arrive all at once."""
-        source, count = self.bench.source, self.setting.scale.requests
+        source, count = self.bench.source, self.setting.scale.models[self.bench.source]
         if isinstance(source, CellSource):
             workload = request_kind(source.config.kind).workload or ""
             return cell_workload(workload, source.config.kind, count, source.config.vocab_size, seed=self._seed)
