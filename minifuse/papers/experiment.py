@@ -70,7 +70,7 @@ class Column:
     """A column of a panel's table: a value of each point, and its format.
 
     The head has two lines; neighbouring columns may share the first. Without a `form`, a number has three significant
-    digits; from 1,000 on, a float is rounded to a whole number. The form `RANGE` shows the range of a value's rounds,
+    digits; from 1,000 on, a float is rounded to a whole number. A text is shown as it is. The form `RANGE` shows the range of a value's rounds,
     which a point has under the value's key with `_rounds` behind it.
 
     >>> Column("speed-up\\npaper", "paper", "speedup", "{:.1f}x").cell(Point({}, {}, {"speedup": 3.4}))
@@ -103,6 +103,8 @@ class Column:
             return spread(value)
         if self.form is not None:
             return self.form.format(value)
+        if isinstance(value, str):
+            return value
         return f"{value:,.0f}" if isinstance(value, float) and abs(value) >= 999.5 else f"{value:.3g}"
 
 

@@ -147,7 +147,7 @@ class Setting:
 def _table(scene: Scene, curves: dict[str, Curve]) -> Panel:
     """Return a row for each technique: its throughput and p99 at each rate."""
     rates = sorted({rate for curve in curves.values() for rate in curve.points})
-    columns = [Column("technique", "at", "technique", "{}")]
+    columns = [Column("technique", "at", "technique")]
     for number, rate in enumerate(rates):
         columns.append(Column(f"at {shown(rate)}\nreq/s", "measured", f"throughput_{number}"))
         columns.append(Column(f"at {shown(rate)}\np99 ms", "measured", f"p99_{number}"))

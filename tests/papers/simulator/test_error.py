@@ -47,6 +47,12 @@ def test_real_runs_beside_simulated_ones(kept: KeptProfile) -> None:
     for point in runs.points:
         assert {*point.measured} == {"iteration", *METRICS}
         assert all(type(error) is float for error in point.measured.values())
+    first = [column.cell(runs.points[0]) for column in runs.filled[:4]]
+    assert first == ["llama 3x192", "vllm", "5", "all at once"]
+    assert [column.cell(summary.points[0]) for column in summary.filled[:2]] == [
+        "iteration",
+        "at the calibration's speed",
+    ]
     assert len(summary.points) == 1 + 2 * len(METRICS)
     assert finding.facts["profile"]["machine"] == "toy"
     assert any("1 of 1 simulated runs plan the same iterations" in note for note in finding.notes)
