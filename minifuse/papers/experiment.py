@@ -69,9 +69,9 @@ class Point:
 class Column:
     """A column of a panel's table: a value of each point, and its format.
 
-    The head has two lines; neighbouring columns may share the first. Without a `form`, a number has three significant
-    digits; from 1,000 on, a float is rounded to a whole number. A text is shown as it is. The form `RANGE` shows the range of a value's rounds,
-    which a point has under the value's key with `_rounds` behind it.
+    The head has two lines; neighbouring columns may share the first. Without a `form`, a text is shown as it is, and a
+    number has three significant digits; from 1,000 on, a float is rounded to a whole number. The form `RANGE` shows the
+    range of a value's rounds, which a point has under the value's key with `_rounds` behind it.
 
     >>> Column("speed-up\\npaper", "paper", "speedup", "{:.1f}x").cell(Point({}, {}, {"speedup": 3.4}))
     '3.4x'
