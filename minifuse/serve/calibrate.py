@@ -17,7 +17,7 @@ from minifuse.attention.layouts import PagedStage
 from minifuse.execute.cores import OtherWork, load_on_free_cores, threads_kept
 from minifuse.execute.timing import take_turns
 from minifuse.model.cells.source import CellSource
-from minifuse.model.cells.types import matrix_weights
+from minifuse.model.cells.types import CellType, matrix_weights
 from minifuse.model.device import free_bytes
 from minifuse.model.source import Source
 from minifuse.model.text.config import ModelConfig
@@ -57,7 +57,9 @@ class Calibration:
     hosts: Sequence[Source] | None = None
 
     def measure(self, machine: str) -> MachineProfile:
-        """Measure every model in each round, so that all are measured at the machine's every speed.
+        """Measure every model in each round.
+
+        A shared machine's slow minutes then fall on one round of each model, not on all rounds of one.
 
         Raises:
             MachineError: a model, or KV for the longest contexts, does not fit the device.
@@ -125,11 +127,12 @@ class Calibration:
             def samples(host: Host, mix: str = mix) -> Samples:
                 known = profile.model_copy(update={"host": {mix: host}})
                 return [
-                    (measured_cost(part.source, known, row), HostSamples(part.taken[row.name, batch]))
+                    (cost, HostSamples(part.taken[row.name, batch]))
                     for part in parts
                     for row in part.served
-                    for batch in BATCHES
                     if row.mix == mix
+                    for cost in [measured_cost(part.tables.shape, known, row)]
+                    for batch in BATCHES
                 ]
 
             host = Host(seconds=fit_host(samples(Host(seconds={}))))
@@ -163,7 +166,8 @@ class _Part:
 
     @cached_property
     def fastest(self) -> Taken:
-        """Return each computation's seconds in its fastest round: other processes only ever add to a time."""
+        """Return each computation's seconds in its fastest round."""
+        # Other processes only ever add to a time.
         return {key: min(found) for key, found in self.taken.items() if isinstance(found[0], float)}
 
     @cached_property
@@ -173,18 +177,23 @@ class _Part:
 
     def spreads(self) -> Iterator[float]:
         """Yield the interquartile range of each computation's seconds, over their median."""
-        for key, least in self.fastest.items():
-            found = self.taken[key]
-            low, middle, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else (least,) * 3
-            yield (high - low) / middle
+        for key in self.fastest:
+            if len(self.taken[key]) > 1:
+                low, middle, high = quantiles(self.taken[key], n=4, method="inclusive")
+                yield (high - low) / middle
+            else:
+                yield 0.0
 
 
-def measured_cost(source: Source, profile: MachineProfile, row: Technique) -> Cost:
-    """Return the cost of a model's plans under a technique, as the profile tells it."""
-    if isinstance(source, CellSource):
-        return MeasuredCells(source.outline(profile.dtype).types, profile, row.mix)
-    config: Any = source.config
-    return MeasuredCost(config, profile, row.attention, row.mix)
+def measured_cost(shape: ModelConfig | Mapping[str, CellType], profile: MachineProfile, row: Technique) -> Cost:
+    """Return the cost of a model's plans under a technique, as the profile tells it.
+
+    Args:
+        shape: a transformer's configuration, or the types of cells by name.
+    """
+    if isinstance(shape, ModelConfig):
+        return MeasuredCost(shape, profile, row.attention, row.mix)
+    return MeasuredCells(shape, profile, row.mix)
 
 
 def _layer_tables(parts: Sequence[_Part]) -> LayerTables:
@@ -220,7 +229,7 @@ def _cell_tables(parts: Sequence[_Part]) -> dict[str, Grid]:
     steps: dict[str, dict[int, Grid]] = {}
     for part in parts:
         for name, grid in part.tables.steps(part.fastest).items():
-            steps.setdefault(name, {})[matrix_weights(part.tables.types[name].cell)] = grid
+            steps.setdefault(name, {})[matrix_weights(part.tables.shape[name].cell)] = grid
     return {name: stacked("weights", grids) for name, grids in steps.items()}
 
 

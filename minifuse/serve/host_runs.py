@@ -56,7 +56,10 @@ class _Iterations(RunObserver):
 def host_run(
     row: Technique, source: Source, model: Any, settings: Settings, batch: int, max_context: int
 ) -> Callable[[int], list[Iteration]]:
-    """Return a function that serves requests of up to `max_context` tokens, and returns the first iterations."""
+    """Return a function that serves requests, and returns the first iterations.
+
+    Prompts and answers are together at most `max_context` tokens long.
+    """
     choices = choose(row, settings.stage_options, batch if row.batch_sizes else None)
     run = resolve_run(choices, source, settings)
     count, vocab = 2 * batch, source.config.vocab_size

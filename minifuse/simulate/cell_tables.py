@@ -19,7 +19,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 class CellTables:
     """Times a step of each type of cell of one model."""
 
-    types: Mapping[str, CellType]
+    shape: Mapping[str, CellType]  # by name
 
     def runs(self, model: CellModel) -> Runs:
         """Prepare a step of each type with each number of rows."""
@@ -30,9 +30,9 @@ class CellTables:
 
         device = model.device.type
         return {
-            ("step", kind.name, rows): timer(step(kind, rows), device) for kind in self.types.values() for rows in ROWS
+            ("step", kind.name, rows): timer(step(kind, rows), device) for kind in self.shape.values() for rows in ROWS
         }
 
     def steps(self, taken: Taken) -> dict[str, Grid]:
         """Return the seconds of a step of each type, by the number of rows."""
-        return {name: Grid.of({"rows": ROWS}, lambda rows, name=name: taken["step", name, rows]) for name in self.types}
+        return {name: Grid.of({"rows": ROWS}, lambda rows, name=name: taken["step", name, rows]) for name in self.shape}

@@ -14,7 +14,11 @@ Terms = Mapping[str, float]
 
 
 def host_terms(plan: Plan, num_layers: int = 0) -> dict[str, float]:
-    """Count what in a plan costs the host time, for a model of so many layers; 0 for cells."""
+    """Count what in a plan costs the host time.
+
+    Args:
+        num_layers: layers of the model; 0 if it computes cells.
+    """
     work = plan.work
     return {
         "iteration": 1.0,

@@ -98,17 +98,18 @@ class MeasuredCost:
         shape = plan.shape
         if shape is not None:
             index_s, one_s = self._shape(plan)
-            return index_s, [self.config.num_layers * one_s]
+            return index_s, [self.num_layers * one_s]
         index_s, waves = 0.0, []
         for start, stop in plan.waves:
-            single = [work.stop for work in plan.work[start:stop] if work.num_tokens == 1]
-            parts = [self._prompt(work) for work in plan.work[start:stop] if work.num_tokens > 1]
+            pieces = plan.work[start:stop]
+            single = [piece.stop for piece in pieces if piece.stop - piece.start == 1]
+            parts = [self._prompt(piece) for piece in pieces if piece.stop - piece.start > 1]
             if single:
                 mean = sum(single) / len(single)
                 parts.append(self._rows(len(single), mean + self._ragged * (max(single) - mean)))
             tensors_s, one_s = self._together(parts)
             index_s += tensors_s
-            waves.append(self.config.num_layers * one_s)
+            waves.append(self.num_layers * one_s)
         return index_s, waves
 
     def _shape(self, plan: Plan) -> tuple[float, float]:
@@ -172,5 +173,5 @@ class MeasuredCost:
         longest = self._prefill.axes["context"][-1]
         contexts = [*contexts[:2], *[context for context in contexts[2:] if context <= longest]]
         works = [Work("", context - chunk, context) for context in contexts]
-        attention = tuple(self.config.num_layers * self._prompt(work)[1] for work in works)
+        attention = tuple(self.num_layers * self._prompt(work)[1] for work in works)
         return Profile(self.layers_s(chunk), tuple(contexts), attention)

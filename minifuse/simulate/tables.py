@@ -38,7 +38,7 @@ Taken = Mapping[Key, float]  # seconds
 class ModelTables:
     """Times the operators of one model; `max_context` and `max_tokens` bound what is timed."""
 
-    config: ModelConfig
+    shape: ModelConfig
     stages: Mapping[str, AttentionStage]
     max_context: int
     max_tokens: int
@@ -88,23 +88,23 @@ class ModelTables:
         token_wise, device = TokenWise(model, operators), model.device.type
         runs: Runs = {}
         with torch.inference_mode():
-            halves = [token_wise.halves(number) for number in range(min(FEW, self.config.num_layers))]
-            after = [(lambda: [half() for half in halves[0]], _nothing)]
+            halves = [token_wise.halves(number) for number in range(min(FEW, self.shape.num_layers))]
+            after_layer = [(lambda: [half() for half in halves[0]], _nothing)]
             for count in self.axes["tokens"]:
                 runs["layers", count] = timer(token_wise.layers(count), device)
             for rows in self.axes["rows"]:
-                runs["head", rows] = timer(token_wise.head(rows), device, after)
+                runs["head", rows] = timer(token_wise.head(rows), device, after_layer)
             pieces_of = list(dict.fromkeys([*self._single, *self._prompts, *self._ragged, *self._several]))
             for name, stage in self.stages.items():
                 attending = Attending(model, stage, max(map(slots_of, pieces_of)))
                 for pieces in pieces_of:
                     runs[name, "attend", pieces] = timer(attending.attend(pieces), device, halves)
-                    runs[name, "index", pieces] = timer(attending.index(pieces), device, after)
+                    runs[name, "index", pieces] = timer(attending.index(pieces), device, after_layer)
         return runs
 
     def layers(self, taken: Taken) -> Grid:
         """Return the seconds of one layer, by the number of tokens."""
-        num_layers = self.config.num_layers
+        num_layers = self.shape.num_layers
         return Grid.of({"tokens": self.axes["tokens"]}, lambda count: taken["layers", count] / num_layers)
 
     def head(self, taken: Taken) -> Grid:
@@ -148,7 +148,9 @@ def timer(
     device: str,
     around: Sequence[tuple[Callable[[], object], Callable[[], object]]] = ((_nothing, _nothing),),
 ) -> Callable[[int], float]:
-    """Return a function that times a computation: the median of a few times, after once for warmth.
+    """Return a function that times a computation.
+
+    Its seconds are the median of a few times, after once for warmth.
 
     Args:
         around: what is computed before and after, and not timed. With several pairs, the mean of as many times counts.

@@ -31,7 +31,7 @@ def test_alone_and_together_by_brute_force(drawn: list[tuple[int, int]]) -> None
     assert set(alone(iterations)) == expected
 
 
-def test_what_is_typical_is_the_fastest_of_plans_that_all_rounds_have() -> None:
+def test_the_fastest_round_counts_of_plans_that_all_rounds_have() -> None:
     rounds = [
         [_iteration(0, 0.0, took), _iteration(1, 10.0, 11.0, tokens=number // 4 + 1)]
         for number, took in enumerate((3.0, 1.0, 2.0, 9.0, 5.0))

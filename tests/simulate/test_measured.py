@@ -22,8 +22,9 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
-from minifuse.simulate.machine_profile import MachineProfile
+from minifuse.simulate.machine_profile import FORMAT, MachineProfile
 from minifuse.simulate.measured import BeyondProfile, MeasuredCost
+from minifuse.simulate.profiles import VERSION
 from minifuse.techniques import technique
 from minifuse.workload.laws import parse_lengths
 from minifuse.workload.synthetic import synthetic
@@ -165,3 +166,4 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     path.write_text(profile().model_dump_json(indent=1))
     assert MachineProfile.read(str(path)) == profile()
+    assert FORMAT.endswith(f" {VERSION}"), "the cache's file is named after the format"

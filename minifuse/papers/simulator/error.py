@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import mean, median
 from typing import Any
 
@@ -61,6 +62,7 @@ class Compared:
                 errors.append(abs(cost(plan) / median(seen) - 1))
         return mean(errors) if errors else None
 
+    @cached_property
     def all_errors(self) -> dict[str, float | None]:
         """Return the error of iterations, and of each metric, corrected."""
         return {"iteration": self.iteration_error(), **self.errors(corrected=True)}
@@ -72,13 +74,13 @@ class Compared:
         return ours == theirs
 
 
-def _medians(all_errors: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Return the median over several runs of each error's size."""
-    medians: dict[str, float | None] = {}
+def _sizes(by_run: Sequence[Mapping[str, float | None]]) -> dict[str, list[float]]:
+    """Return the sizes of each error that some run has."""
+    sizes: dict[str, list[float]] = {}
     for name in ("iteration", *METRICS):
-        known = [abs(error) for errors in all_errors if (error := errors.get(name)) is not None]
-        medians[name] = median(known) if known else None
-    return medians
+        if known := [abs(error) for errors in by_run if (error := errors.get(name)) is not None]:
+            sizes[name] = known
+    return sizes
 
 
 @spec("Simulator", "error", "real and simulated runs of the same requests", Setting, takes=(), kind="")
@@ -107,17 +109,18 @@ def figure(setting: Setting, say: Say) -> Drawn:
         compared += of_source
         for one in of_source:
             at = {"technique": one.case.row.name, "batch": one.case.batch, "load": one.case.load}
-            runs.add({"model": source.name} | at, one.all_errors())
-        by_model.add({"model": source.name}, _medians([one.all_errors() for one in of_source]))
+            runs.add({"model": source.name} | at, one.all_errors)
+        sizes = _sizes([one.all_errors for one in of_source])
+        by_model.add({"model": source.name}, {name: median(errors) for name, errors in sizes.items()})
     kept = []
     for corrected in (True, False):
         at_speed = "at the calibration's speed" if corrected else "as they are"
-        by_run = [one.all_errors() if corrected else one.errors(corrected=False) for one in compared]
-        for name, what in {"iteration": "iteration", **METRICS}.items():
-            if errors := [abs(error) for of_run in by_run if (error := of_run.get(name)) is not None]:
-                summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
-                if corrected and median(errors) <= TYPICAL and max(errors) <= LARGEST:
-                    kept.append(what)
+        by_run = [one.all_errors if corrected else one.errors(corrected=False) for one in compared]
+        for name, errors in _sizes(by_run).items():
+            what = METRICS.get(name, name)
+            summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
+            if corrected and median(errors) <= TYPICAL and max(errors) <= LARGEST:
+                kept.append(what)
     slow = [run.slow for one in compared for run in one.real]
     at_once = [one for one in compared if one.case.share is None]
     return Drawn(

@@ -149,14 +149,13 @@ def _table(scene: Scene, curves: dict[str, Curve]) -> Panel:
     rates = sorted({rate for curve in curves.values() for rate in curve.points})
     columns = [Column("technique", "at", "technique")]
     for number, rate in enumerate(rates):
-        columns.append(Column(f"at {shown(rate)}\nreq/s", "measured", f"throughput_{number}"))
-        columns.append(Column(f"at {shown(rate)}\np99 ms", "measured", f"p99_{number}"))
+        columns.append(Column(f"at {shown(rate)}\nreq/s", "measured", f"{number}_throughput"))
+        columns.append(Column(f"at {shown(rate)}\np99 ms", "measured", f"{number}_p99_ms"))
     points = []
     for curve in curves.values():
         measured: Values = {}
         for number, rate in enumerate(rates):
-            outcome = curve.points[rate]
-            measured |= {f"throughput_{number}": outcome["throughput"], f"p99_{number}": 1e3 * outcome["p99"]}
+            measured |= curve.points[rate].values(str(number))
         points.append(Point({"technique": curve.contender.head}, measured, {}))
     return Panel(scene.title, tuple(columns), tuple(points))
 

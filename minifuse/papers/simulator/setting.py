@@ -50,23 +50,19 @@ def unseen(name: str, hidden: int, layers: int) -> TextSource:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    models: Mapping[Source, int]  # with the number of requests: the smaller, the more
+    transformers: tuple[tuple[str, int, int, int], ...]  # preset, hidden size, layers, requests: the smaller, the more
     batches: tuple[int, ...]
+    cells: tuple[tuple[str, int], ...] = ()  # name of the model, requests
     techniques: tuple[str, ...] | None = None  # None: all
 
 
 # Sizes that calibration has not seen (`minifuse.simulate.shapes`), as it has not seen batches of 5 and 12.
 SCALES = {
-    "quick": _Scale({unseen("small", 192, 3): 8}, (5,), ("orca", "vllm")),
+    "quick": _Scale((("small", 192, 3, 8),), (5,), techniques=("orca", "vllm")),
     "cpu": _Scale(
-        {
-            unseen("small", 192, 3): 64,
-            unseen("small", 384, 6): 24,
-            unseen("small-opt", 640, 10): 16,
-            resolve("lstm:hidden=512"): 48,
-            resolve("treelstm:hidden=512"): 48,
-        },
+        (("small", 192, 3, 64), ("small", 384, 6, 24), ("small-opt", 640, 10, 16)),
         (5, 12),
+        cells=(("lstm:hidden=512", 48), ("treelstm:hidden=512", 48)),
     ),
 }
 
@@ -95,7 +91,11 @@ class Setting(Bench[Any]):
         if conditions.scale == "paper":
             raise UsageError("The simulator's error is that against real runs: give --scale cpu, or quick.")
         self.scale = SCALES[conditions.scale]
-        self.sources = list(self.scale.models)
+        self.counts: dict[Source, int] = {
+            **{unseen(name, hidden, layers): count for name, hidden, layers, count in self.scale.transformers},
+            **{resolve(name): count for name, count in self.scale.cells},
+        }
+        self.sources = list(self.counts)
         super().__init__(conditions, self.sources[0], "cpu", real_dtype="float32")
         kept = KeptProfile(None, self.dtype, "cpu")
         profile = kept.read()
@@ -149,7 +149,7 @@ class Case:
 
     def _drawn(self) -> list[Request]:
         """Draw requests that arrive all at once."""
-        source, count = self.bench.source, self.setting.scale.models[self.bench.source]
+        source, count = self.bench.source, self.setting.counts[self.bench.source]
         if isinstance(source, CellSource):
             workload = request_kind(source.config.kind).workload or ""
             return cell_workload(workload, source.config.kind, count, source.config.vocab_size, seed=self._seed)
@@ -174,7 +174,9 @@ class Case:
         """Return the profile's cost of a plan."""
         from minifuse.serve.calibrate import measured_cost  # imports torch
 
-        return measured_cost(self.bench.source, self.setting.profile, self.row)
+        source = self.bench.source
+        shape = self.bench.model.types if isinstance(source, CellSource) else source.config
+        return measured_cost(shape, self.setting.profile, self.row)
 
     def real(self, number: int) -> Run:
         """Serve the requests in real time."""
