@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,24 @@ def test_threads_are_given_back() -> None:
         torch.set_num_threads(before + 1)
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_freed_memory_is_kept_unless_the_user_chose_otherwise() -> None:
+    """The next tensors of the same sizes then cause no page faults."""
+    program = (
+        "import resource, torch\n"
+        "from minifuse.execute.cores import keep_freed_memory\n"
+        "keep_freed_memory({})\n"
+        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "def use(): torch.ones(2**24)\n"
+        "use(); before = faults(); use(); print(faults() - before)\n"
+    )
+    kept, given_back = (
+        int(subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout)
+        for text in (program, program.replace("({})", "({'MALLOC_ARENA_MAX': '1'})"))
+    )
+    assert kept < given_back / 10
 
 
 def test_waiting_is_the_users_choice_first() -> None:

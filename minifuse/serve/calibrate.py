@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from minifuse.attention.layouts import PagedStage
-from minifuse.execute.cores import OtherWork, load_on_free_cores, threads_kept
-from minifuse.execute.timing import take_turns
+from minifuse.execute.cores import OtherWork, share_cores, threads_kept
+from minifuse.execute.timing import take_turns, timed
 from minifuse.model.cells.source import CellSource
 from minifuse.model.cells.types import CellType, matrix_weights
 from minifuse.model.device import free_bytes
@@ -27,13 +26,32 @@ from minifuse.simulate.cell_tables import CellTables
 from minifuse.simulate.cells import MeasuredCells
 from minifuse.simulate.grid import Grid
 from minifuse.simulate.machine_profile import AttentionTables, Host, LayerTables, MachineProfile, Rates
-from minifuse.simulate.measured import MeasuredCost, kind_of_layer, layer_weights
-from minifuse.simulate.tables import ModelTables, Taken, timer
+from minifuse.simulate.measured import MeasuredCost, heads_of, kind_of_layer, layer_weights
+from minifuse.simulate.tables import ModelTables, Taken
 from minifuse.stages import stage
 from minifuse.techniques import Technique, for_model
 
 MAX_CONTEXT, MAX_TOKENS = 1024, 2048  # by default
 BATCHES = (1, 3, 8, 24)  # requests served at once, where a technique has a batch size
+RATE_ROUNDS = 5
+TIGHT = 512  # slots of KV, of which the largest batch needs about three times as many
+
+
+class Load(NamedTuple):
+    """How many requests are served at once, in how many slots of KV; None: the default."""
+
+    batch: int
+    slots: int | None = None
+
+
+def loads_of(row: Technique) -> list[Load]:
+    """Return the loads with which the host is measured.
+
+    Techniques that give up blocks when memory is short are also measured with short memory.
+    """
+    loads = [Load(batch) for batch in BATCHES]
+    in_blocks = {"memory.block_size", "memory.chunk"} & row.option_names
+    return [*loads, Load(BATCHES[-1], TIGHT)] if in_blocks else loads
 
 
 @dataclass(frozen=True)
@@ -106,17 +124,15 @@ class Calibration:
     def _measure(self, part: _Part, number: int) -> None:
         """Measure one model once. The weights are freed afterwards, and the KV."""
         source = part.source
-        model: Any = load_on_free_cores(source.config.num_parameters, lambda: source.load(self.dtype, self.device))
+        share_cores(source.config.num_parameters, None)
+        model: Any = source.load(self.dtype, self.device)
         part.threads = torch.get_num_threads()
-        tables, runs = part.tables, dict[Any, Callable[[int], Any]]()
-        if isinstance(tables, CellTables):
-            runs |= tables.runs(model)
-        else:
-            runs |= tables.runs(model, PagedStage().backend(model.device.type, self.dtype).operators)
-        settings = Settings(dtype=self.dtype, device=self.device)
+        runs: dict[Any, Callable[[int], Any]] = part.tables.runs(model)
         for row in part.rows if self.hosts is None or source in self.hosts else ():
-            for batch in BATCHES:
-                runs[row.name, batch] = host_run(row, source, model, settings, batch, part.context)
+            for load in loads_of(row):
+                memory = load.slots and load.slots * source.slot_bytes(self.dtype)
+                settings = Settings(dtype=self.dtype, device=self.device, kv_memory=memory)
+                runs[row.name, load] = host_run(row, source, model, settings, load.batch, part.context)
         for key, found in take_turns(runs, 1, first=number).items():
             part.taken.setdefault(key, []).extend(found)
 
@@ -127,12 +143,12 @@ class Calibration:
             def samples(host: Host, mix: str = mix) -> Samples:
                 known = profile.model_copy(update={"host": {mix: host}})
                 return [
-                    (cost, HostSamples(part.taken[row.name, batch]))
+                    (cost, HostSamples(part.taken[row.name, load]))
                     for part in parts
                     for row in part.served
                     if row.mix == mix
                     for cost in [measured_cost(part.tables.shape, known, row)]
-                    for batch in BATCHES
+                    for load in loads_of(row)
                 ]
 
             host = Host(seconds=fit_host(samples(Host(seconds={}))))
@@ -162,24 +178,28 @@ class _Part:
     @property
     def served(self) -> list[Technique]:
         """Return the techniques with which the host was measured."""
-        return [row for row in self.rows if (row.name, BATCHES[0]) in self.taken]
+        return [row for row in self.rows if (row.name, loads_of(row)[0]) in self.taken]
 
     @cached_property
-    def fastest(self) -> Taken:
-        """Return each computation's seconds in its fastest round."""
-        # Other processes only ever add to a time.
-        return {key: min(found) for key, found in self.taken.items() if isinstance(found[0], float)}
+    def typical(self) -> Taken:
+        """Return the median seconds of each part of an iteration, or of a step."""
+        return {
+            key: {part: median(one[part] for one in found) for part in found[0]}
+            for key, found in self.taken.items()
+            if isinstance(found[0], Mapping)
+        }
 
     @cached_property
     def attention(self) -> dict[str, AttentionTables]:
         """Return the tables of each attention stage."""
-        return {name: self.tables.attention(name, self.fastest) for name in self.tables.stages}
+        return {name: self.tables.attention(name, self.typical) for name in self.tables.stages}
 
     def spreads(self) -> Iterator[float]:
-        """Yield the interquartile range of each computation's seconds, over their median."""
-        for key in self.fastest:
-            if len(self.taken[key]) > 1:
-                low, middle, high = quantiles(self.taken[key], n=4, method="inclusive")
+        """Yield the interquartile range of the seconds of each iteration, or step, over their median."""
+        for key in self.typical:
+            seconds = [sum(found.values()) for found in self.taken[key]]
+            if len(seconds) > 1:
+                low, middle, high = quantiles(seconds, n=4, method="inclusive")
                 yield (high - low) / middle
             else:
                 yield 0.0
@@ -205,21 +225,26 @@ def _layer_tables(parts: Sequence[_Part]) -> LayerTables:
     def of(stage: str, width: str, table: str) -> Grid:
         return joined(attrgetter(width), width, lambda part: getattr(part.attention[stage], table))
 
+    def of_tokens(name: str) -> Callable[[_Part], Grid]:
+        return lambda part: part.tables.by_tokens(name, part.typical)
+
     attention = {
         name: AttentionTables(
             decode=of(name, "kv_size", "decode"),
             prefill=of(name, "q_size", "prefill"),
             index_decode=of(name, "kv_size", "index_decode"),
             index_prefill=of(name, "kv_size", "index_prefill"),
-            shared_s=median(part.attention[name].shared_s for part in parts),
-            index_shared_s=median(part.attention[name].index_shared_s for part in parts),
+            shared=of(name, "q_size", "shared"),
+            index_shared=of(name, "kv_size", "index_shared"),
             ragged=median(part.attention[name].ragged for part in parts),
         )
         for name in parts[0].attention
     }
     return LayerTables(
-        layers=joined(layer_weights, "weights", lambda part: part.tables.layers(part.fastest)),
-        head=joined(attrgetter("head_weights"), "weights", lambda part: part.tables.head(part.fastest)),
+        heads=tuple(sorted({heads_of(part.config) for part in parts})),
+        embed=joined(attrgetter("hidden_size"), "hidden_size", of_tokens("embed")),
+        layers=joined(layer_weights, "weights", of_tokens("layer")),
+        head=joined(attrgetter("head_weights"), "weights", lambda part: part.tables.head(part.typical)),
         attention=attention,
     )
 
@@ -228,7 +253,7 @@ def _cell_tables(parts: Sequence[_Part]) -> dict[str, Grid]:
     """Join the steps of models of cells, by the name of the cell."""
     steps: dict[str, dict[int, Grid]] = {}
     for part in parts:
-        for name, grid in part.tables.steps(part.fastest).items():
+        for name, grid in part.tables.steps(part.typical).items():
             steps.setdefault(name, {})[matrix_weights(part.tables.shape[name].cell)] = grid
     return {name: stacked("weights", grids) for name, grids in steps.items()}
 
@@ -250,9 +275,8 @@ def rates(dtype: str, device: str) -> Rates:
     kind = getattr(torch, dtype)
     numbers = torch.ones(2**26, dtype=kind, device=device)
     square = torch.ones(2048, 2048, dtype=kind, device=device)
-    reading, product = timer(numbers.sum, device), timer(lambda: square @ square, device)
     return Rates(
-        bandwidth=numbers.numel() * numbers.element_size() / min(map(reading, range(5))),
-        flops=2 * 2048**3 / min(map(product, range(5))),
+        bandwidth=numbers.numel() * numbers.element_size() / timed(numbers.sum, RATE_ROUNDS, device),
+        flops=2 * 2048**3 / timed(lambda: square @ square, RATE_ROUNDS, device),
         memory=float(free_bytes(device) or 2**34),
     )

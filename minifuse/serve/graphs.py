@@ -80,7 +80,7 @@ class ServedCells(ServedModel):
         settings, workers, device = self.settings, stages.batching.workers, self.model.device
         if settings.clock == "virtual":
             virtual = VirtualClock()
-            return VirtualExecutor(virtual, self.cost, placeholders(self.model), host=self.cost.host_s), virtual
+            return VirtualExecutor(virtual, self.cost, placeholders(self.model), host=self.cost.prepare_s), virtual
         capacity = stages.memory.capacity
         try:
             runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, device))

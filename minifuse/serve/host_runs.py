@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from minifuse.core.observers import RunObserver
@@ -124,8 +125,8 @@ class HostSamples:
 
     rounds: Sequence[Sequence[Iteration]]
 
-    def fastest(self) -> list[tuple[Plan, float]]:
-        """Return plans that ran alone in every round, with their seconds in the fastest.
+    def typical(self) -> list[tuple[Plan, float]]:
+        """Return plans that ran alone in every round, with their median seconds.
 
         Rounds plan alike as long as no decision depends on time; a plan that differs is left out.
         """
@@ -136,7 +137,7 @@ class HostSamples:
                 other[step][1] for other in others if step in other and other[step][0].work == plan.work
             ]
             if len(seen) == len(self.rounds):
-                found.append((plan, min(seen)))
+                found.append((plan, median(seen)))
         return found
 
 
@@ -148,7 +149,7 @@ def fit_host(samples: Samples) -> dict[str, float]:
     counted: list[Terms] = []
     beyond, whole = [], []
     for cost, sample in samples:
-        for plan, seconds in sample.fastest():
+        for plan, seconds in sample.typical():
             counted.append(host_terms(plan, cost.num_layers))
             beyond.append(seconds - cost.device_s(plan))
             whole.append(seconds)
@@ -159,8 +160,8 @@ def fit_together(samples: Samples) -> float:
     """Return the speed of several plans at once, relative to one; 1 if none overlapped."""
     done = one_s = several_s = 0.0
     for cost, sample in samples:
-        for iterations in sample.rounds:
-            one, several = overlap(iterations)
-            done += sum(cost(iteration.plan) for iteration in iterations)
-            one_s, several_s = one_s + one, several_s + several
+        iterations = sorted(sample.rounds, key=lambda found: sum(overlap(found)))[len(sample.rounds) // 2]
+        one, several = overlap(iterations)
+        done += sum(cost(iteration.plan) for iteration in iterations)
+        one_s, several_s = one_s + one, several_s + several
     return max(0.1, (done - one_s) / several_s) if several_s else 1.0

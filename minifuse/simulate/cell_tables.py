@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,8 @@ import torch
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import CellType
 from minifuse.simulate.grid import Grid
-from minifuse.simulate.tables import Runs, Taken, timer
+from minifuse.simulate.operators import Laps, Parts
+from minifuse.simulate.tables import Run, Runs, Taken
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
@@ -22,17 +24,29 @@ class CellTables:
     shape: Mapping[str, CellType]  # by name
 
     def runs(self, model: CellModel) -> Runs:
-        """Prepare a step of each type with each number of rows."""
-
-        def step(kind: CellType, rows: int) -> Callable[[], object]:
-            inputs = [torch.zeros(rows, *spec.shape, dtype=spec.dtype, device=model.device) for spec in kind.inputs]
-            return lambda: model.run(kind.name, *inputs)
-
-        device = model.device.type
-        return {
-            ("step", kind.name, rows): timer(step(kind, rows), device) for kind in self.shape.values() for rows in ROWS
-        }
+        """Prepare a step of each type with each number of rows, in random order."""
+        runs = [(("step", kind.name, rows), _step(model, kind, rows)) for kind in self.shape.values() for rows in ROWS]
+        random.Random("order").shuffle(runs)
+        return dict(runs)
 
     def steps(self, taken: Taken) -> dict[str, Grid]:
         """Return the seconds of a step of each type, by the number of rows."""
-        return {name: Grid.of({"rows": ROWS}, lambda rows, name=name: taken["step", name, rows]) for name in self.shape}
+        return {
+            name: Grid.of({"rows": ROWS}, lambda rows, name=name: taken["step", name, rows]["step"])
+            for name in self.shape
+        }
+
+
+def _step(model: CellModel, kind: CellType, rows: int) -> Run:
+    """Prepare one step of a type of cell."""
+    device = model.device
+    inputs = [torch.zeros(rows, *spec.shape, dtype=spec.dtype, device=device) for spec in kind.inputs]
+
+    @torch.inference_mode()
+    def run(number: int) -> Parts:
+        lap = Laps(device.type)
+        model.run(kind.name, *inputs)
+        lap("step")
+        return lap.seconds
+
+    return run

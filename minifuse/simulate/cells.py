@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from minifuse.core.plan import Plan
 from minifuse.core.shapes import StateRows
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import CellType, matrix_weights
+from minifuse.simulate.beyond import LookUp
 from minifuse.simulate.cost import Hardware
-from minifuse.simulate.host_terms import seconds_of
 from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
 
 
@@ -28,17 +28,14 @@ class CellRoofline:
 
     def __call__(self, plan: Plan) -> float:
         seconds, element = 0.0, self.model.dtype.itemsize
-        cell = plan.work[0].cell
-        for start, stop in plan.waves:
-            cell = plan.work[start].cell if stop > start else cell
-            rows = plan.shape.rows if isinstance(plan.shape, StateRows) else stop - start
+        for cell, rows in _batches(plan):
             weights = self._weights_of(cell)
             moved = weights * element + 2 * rows * self.model.slot_bytes
             computing = 2 * weights * rows / self.machine.rate(element)
             seconds += max(moved / self.machine.bandwidth, computing) + self.machine.overhead_s
         return seconds
 
-    def host_s(self, plan: Plan) -> float:
+    def prepare_s(self, plan: Plan) -> float:
         """Return the seconds that the host builds and merges graphs before the plan can start."""
         return len(plan.work) * self.machine.host_node_s
 
@@ -59,23 +56,27 @@ class MeasuredCells:
     def __init__(self, types: Mapping[str, CellType], profile: MachineProfile, mix: str | None = None) -> None:
         host = Host(seconds={}) if mix is None else known(profile.host, mix, "stages")
         self.host, self.num_layers = host.seconds, 0
+        self._tables = LookUp(profile.slow)
         self._steps = {
             name: at_width(known(profile.cells, name, "cell"), matrix_weights(kind.cell), "weights in a cell")
             for name, kind in types.items()
         }
 
     def __call__(self, plan: Plan) -> float:
-        return self.device_s(plan) + seconds_of(self.host, plan)
+        return self.device_s(plan) + self._tables.host_s(self.host, plan)
 
     def device_s(self, plan: Plan) -> float:
         """Return the seconds of the plan's steps, idle rows included."""
-        seconds, cell = 0.0, plan.work[0].cell
-        for start, stop in plan.waves:
-            cell = plan.work[start].cell if stop > start else cell
-            rows = plan.shape.rows if isinstance(plan.shape, StateRows) else stop - start
-            seconds += self._steps[cell](rows)
-        return seconds
+        return sum([self._tables.seconds(self._steps[cell], rows) for cell, rows in _batches(plan)])
 
-    def host_s(self, plan: Plan) -> float:
+    def prepare_s(self, plan: Plan) -> float:
         """Return 0: no time of the host passes before the plan can start."""
         return 0.0
+
+
+def _batches(plan: Plan) -> Iterator[tuple[str, int]]:
+    """Yield the type of cell of each wave, and how many rows are computed."""
+    cell = plan.work[0].cell
+    for start, stop in plan.waves:
+        cell = plan.work[start].cell if stop > start else cell
+        yield cell, plan.shape.rows if isinstance(plan.shape, StateRows) else stop - start

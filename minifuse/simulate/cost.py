@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
+from itertools import pairwise
 from typing import Protocol
 
 from minifuse.attention.packing import lanes_of
@@ -20,17 +21,50 @@ from minifuse.model.text.config import ModelConfig
 ENOUGH = 0.9  # of the highest token rate: beyond, more tokens per iteration hardly help
 
 
+Factors = tuple[tuple[int, float], ...]  # number of tokens, times the roofline; ascending
+
+
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """How many times their rooflines the operators of an iteration take, one after the other.
+    """Holds multiples of the roofline, by operator; operators run one after another.
 
-    `products` are those of tokens and weights. Attention is `decode` if a piece of work has a single token, otherwise
-    `prefill`.
+    Between two points a factor is linear in the logarithm of the tokens; elsewhere the nearest point holds.
+
+    Attributes:
+        products: of tokens and weights, by tokens of the iteration.
+        decode: of attention of single tokens.
+        prefill: of attention of several tokens of a sequence, by their number.
     """
 
-    products: float
+    products: Factors
     decode: float
-    prefill: float
+    prefill: Factors
+
+    def attention(self, queries: float) -> float:
+        """Return the factor of attention of so many tokens of a sequence."""
+        return self.decode if queries == 1 else factor(self.prefill, queries)
+
+    def __str__(self) -> str:
+        return (
+            f"products {_told(self.products)}, attention of single tokens {self.decode:g}, attention of prompts "
+            f"{_told(self.prefill)}"
+        )
+
+
+def _told(points: Factors) -> str:
+    return ", ".join(f"{times:g} (of {count:,} tokens)" for count, times in points)
+
+
+def factor(points: Factors, tokens: float) -> float:
+    """Interpolate a factor.
+
+    >>> [factor(((64, 1.0), (256, 2.0)), tokens) for tokens in (1, 64, 128, 256, 1000)]
+    [1.0, 1.0, 1.5, 2.0, 2.0]
+    """
+    for (low, before), (high, after) in pairwise(points):
+        if low < tokens < high:
+            return before + (after - before) * math.log(tokens / low) / math.log(high / low)
+    return points[0][1] if tokens <= points[0][0] else points[-1][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +112,10 @@ class Hardware:
         return self.wide_flops if self.wide_flops is not None and element >= 4 else self.flops
 
 
-# How much slower than their rooflines the operators of "-profiled" are. These are assumptions: no profile of the
-# thesis' machine is known.
-PROFILED = Slower(products=1.25, decode=2.0, prefill=4.7)
+# Public profiles of A100s: products of a few tokens take 1.2 to 1.3 times their roofline, of 128 tokens 1.5 to 2.1;
+# attention of single tokens 1.3 to 2.7; 96 tokens after 3,488 others 3.7, a prompt of 2,688 tokens 5.7. For other
+# machines this is an assumption.
+PROFILED = Slower(products=((64, 1.25), (128, 1.8)), decode=2.0, prefill=((96, 3.7), (2688, 5.7)))
 
 HARDWARE: dict[str, Hardware] = {
     "cpu": Hardware(bandwidth=30e9, flops=150e9, overhead_s=500e-6, masked=True),
@@ -92,7 +127,7 @@ HARDWARE: dict[str, Hardware] = {
     "h100": Hardware(3.35e12, 989e12, 50e-6, wide_flops=67e12, memory=80e9, link=64e9),  # the SXM module
     "h200": Hardware(4.8e12, 989e12, 50e-6, wide_flops=67e12, memory=141e9, link=64e9),
 }
-HARDWARE["a100-80g-profiled"] = replace(HARDWARE["a100-80g"], slower=PROFILED)
+HARDWARE |= {f"{name}-profiled": replace(HARDWARE[name], slower=PROFILED) for name in HARDWARE if name != "cpu"}
 # Fitted to the times that papers tell: "-flover" to Flover's Fig. 8 (`minifuse/papers/flover/machine.py`), "-framework"
 # to two times of Baton's Table 2 (`minifuse/papers/baton/machine.py`).
 HARDWARE["a100-40g-flover"] = replace(HARDWARE["a100-40g"], bandwidth=1.0835e12, row_s=0.3579e-3, together=1.156)
@@ -195,23 +230,24 @@ class Roofline:
             pairs = sum(map(_pairs, plan.work))
         if self.machine.slower is not None:
             layers_s = self._products(plan.num_computed, len(plan.work), moved)
-            single = all(work.stop - work.start == 1 for work in plan.work)
-            return layers_s + self._attending(context, pairs, single) + self._fixed(rows)
+            queries = max(work.stop - work.start for work in plan.work)
+            return layers_s + self._attending(context, pairs, queries) + self._fixed(rows)
         return self._bound(plan.num_computed, len(plan.work), context, pairs, moved) + self._fixed(rows)
 
     def _products(self, computed: int, sampled: int, moved: float = 0.0) -> float:
         """Return the seconds of products of tokens and weights, and of moves beside them."""
-        slower = 1.0 if self.machine.slower is None else self.machine.slower.products
-        return slower * self._bound(computed, sampled, 0, 0, moved)
-
-    def _attending(self, context: float, pairs: float, single: bool) -> float:
-        """Return the seconds of attention by itself, of single tokens or of more."""
         slower = self.machine.slower
-        times = 1.0 if slower is None else slower.decode if single else slower.prefill
+        times = 1.0 if slower is None else factor(slower.products, computed)
+        return times * self._bound(computed, sampled, 0, 0, moved)
+
+    def _attending(self, context: float, pairs: float, queries: int) -> float:
+        """Return the seconds of attention by itself, of so many tokens of each sequence."""
+        slower = self.machine.slower
+        times = 1.0 if slower is None else slower.attention(queries)
         return times * self._bound(0, 0, context, pairs)
 
     def _attend(self, work: Work) -> float:
-        return self._attending(work.stop, _pairs(work), work.stop - work.start == 1)
+        return self._attending(work.stop, _pairs(work), work.stop - work.start)
 
     def _fixed(self, rows: int) -> float:
         """Return the seconds of an iteration that depend on its rows alone."""

@@ -35,20 +35,17 @@ def host_terms(plan: Plan, num_layers: int = 0) -> dict[str, float]:
     }
 
 
-def seconds_of(host: Terms, plan: Plan, num_layers: int = 0) -> float:
-    """Return the seconds that the host takes for a plan."""
-    return sum([host[name] * count for name, count in host_terms(plan, num_layers).items() if name in host])
-
-
 def fit(counted: Seq[Terms], seconds: Seq[float], scale: Seq[float]) -> dict[str, float]:
     """Fit non-negative seconds of each term, by least squares of `(sum - seconds) / scale`.
 
-    A term whose best value is negative is left out, the most negative first, and the others are fitted again.
+    A term whose best value is negative takes no time, the most negative first, and the others are fitted again. Terms
+    that nothing counts are left out.
 
     >>> {name: round(value, 3) for name, value in fit([{"a": 1, "b": 2}, {"a": 1, "b": 5}], [5, 11], [1, 1]).items()}
     {'a': 1.0, 'b': 2.0}
     """
     names = [name for name in counted[0] if any(terms[name] for terms in counted)]
+    found = dict.fromkeys(names, 0.0)
     weights = 1.0 / np.asarray(scale)
     wanted = np.asarray(seconds) * weights
     while names:
@@ -56,6 +53,6 @@ def fit(counted: Seq[Terms], seconds: Seq[float], scale: Seq[float]) -> dict[str
         size = np.abs(matrix).max(0)
         values = np.linalg.lstsq(matrix / size, wanted, rcond=1e-9)[0]
         if values.min() >= 0:
-            return {name: float(value) for name, value in zip(names, values / size, strict=True)}
+            return found | {name: float(value) for name, value in zip(names, values / size, strict=True)}
         del names[int(values.argmin())]
-    return {}
+    return found

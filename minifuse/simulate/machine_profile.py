@@ -16,7 +16,7 @@ from minifuse.simulate.cost import Hardware
 from minifuse.simulate.grid import Grid
 
 T = TypeVar("T")
-FORMAT: Literal["minifuse machine profile 2"] = "minifuse machine profile 2"
+FORMAT: Literal["minifuse machine profile 3"] = "minifuse machine profile 3"
 
 
 class _Part(BaseModel):
@@ -27,23 +27,25 @@ class AttentionTables(_Part):
     """Seconds of one attention stage.
 
     `decode` and `prefill` are of one layer, writing of KV included: `rows` sequences with one query each, and one
-    sequence with several `queries`. `index_decode` and `index_prefill` are of making the tensors of an iteration.
-    In a profile each has a first axis, the model's width: `q_size` of prefill, `kv_size` of the others. n prompts that
-    are attended together take n - 1 times `shared_s` less than one by one, and their tensors `index_shared_s`.
+    sequence with several `queries`, after `earlier` tokens. `index_decode` and `index_prefill` are of making the
+    tensors of an iteration. Attending n prompts together saves n - 1 times `shared`; making their tensors saves n - 1
+    times `index_shared`. In a profile each table has a first axis, the model's width.
     """
 
     decode: Grid  # kv_size, rows, context
-    prefill: Grid  # q_size, queries, context
+    prefill: Grid  # q_size, queries, earlier
     index_decode: Grid  # kv_size, rows, context
-    index_prefill: Grid  # kv_size, queries, context
-    shared_s: NonNegativeFloat
-    index_shared_s: NonNegativeFloat
+    index_prefill: Grid  # kv_size, queries, earlier
+    shared: Grid  # q_size
+    index_shared: Grid  # kv_size
     ragged: NonNegativeFloat  # rows of unequal contexts cost as rows of mean + ragged * (longest - mean)
 
 
 class LayerTables(_Part):
     """Seconds of models with one kind of layer: LLaMA's, GPT-J's, or GPT's and OPT's."""
 
+    heads: tuple[tuple[PositiveInt, PositiveInt], ...]  # of the models: query heads for each KV head, numbers in a head
+    embed: Grid  # hidden_size, tokens: of an iteration
     layers: Grid  # weights, tokens: of one layer, without attention
     head: Grid  # weights, rows: of sampling
     attention: dict[str, AttentionTables]  # by stage
@@ -67,7 +69,7 @@ class Host(_Part):
 class MachineProfile(_Part):
     """Holds the times of one machine, device and dtype."""
 
-    format: Literal["minifuse machine profile 2"] = FORMAT
+    format: Literal["minifuse machine profile 3"] = FORMAT
     machine: str
     device: str
     dtype: str
@@ -76,6 +78,7 @@ class MachineProfile(_Part):
     rounds: PositiveInt
     spread: NonNegativeFloat  # median over all computations: interquartile range of the rounds, over their median
     others: NonNegativeFloat  # cores that other processes used meanwhile
+    slow: PositiveFloat = 1.0  # everything takes so many times as long as the tables tell
     rates: Rates
     kinds: dict[str, LayerTables] = {}  # by kind of layer
     cells: dict[str, Grid] = {}  # seconds of a step of each type of cell, by its weights and the rows

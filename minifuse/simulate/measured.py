@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
+from minifuse.io.parsing import one_of
 from minifuse.memory.tiered.profile import Profile
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
+from minifuse.simulate.beyond import LookUp
 from minifuse.simulate.cost import saturating
-from minifuse.simulate.grid import Grid
-from minifuse.simulate.host_terms import seconds_of
 from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
-
-UNITS = {
-    "tokens": "tokens",
-    "rows": "sequences",
-    "context": "tokens of context",
-    "queries": "tokens of a prompt",
-}  # of the axes
-
-
-class BeyondProfile(UserWarning):
-    """A simulated iteration lies beyond what was measured."""
 
 
 def kind_of_layer(config: ModelConfig) -> str:
@@ -37,6 +25,15 @@ def kind_of_layer(config: ModelConfig) -> str:
 def layer_weights(config: ModelConfig) -> int:
     """Count the weights of one layer."""
     return (config.num_matrix_weights - config.head_weights) // config.num_layers
+
+
+def heads_of(config: ModelConfig) -> tuple[int, int]:
+    """Return how many query heads share a KV head, and the numbers in a head."""
+    return config.num_heads // config.num_kv_heads, config.head_dim
+
+
+def _told(shared: int, size: int) -> str:
+    return f"heads of {size} numbers, {shared} of queries for each of KV"
 
 
 class MeasuredCost:
@@ -58,9 +55,10 @@ class MeasuredCost:
         self.config, self.host, self.num_layers = config, host.seconds, config.num_layers
         self.machine = replace(profile.sheet, together=host.together)
         self.element = DTYPE_BYTES[profile.dtype]
-        self._warned: set[str] = set()  # axes beyond whose last point a plan lay
+        self._tables = LookUp(profile.slow)
         kind = known(profile.kinds, kind_of_layer(config), "layers")
         tables = known(kind.attention, attention, "attention")
+        self._embed = at_width(kind.embed, config.hidden_size, "numbers in a hidden state")
         self._layer = at_width(kind.layers, layer_weights(config), "weights in a layer")
         self._head = at_width(kind.head, config.head_weights, "weights in the head")
         self._decode = at_width(tables.decode, config.kv_size, "numbers in a key")
@@ -68,9 +66,19 @@ class MeasuredCost:
         self._index_decode = at_width(tables.index_decode, config.kv_size, "numbers in a key")
         self._index_prefill = at_width(tables.index_prefill, config.kv_size, "numbers in a key")
         self._ragged = tables.ragged
-        self._shared = tables.index_shared_s, tables.shared_s
-        self.layers_s = cache(lambda count: config.num_layers * self._look_up(self._layer, count))
-        self.head_s = cache(lambda rows: self._look_up(self._head, rows))
+        self._shared = (
+            self._tables.seconds(at_width(tables.index_shared, config.kv_size, "numbers in a key")),
+            self._tables.seconds(at_width(tables.shared, config.q_size, "numbers in a query")),
+        )
+        if heads_of(config) not in kind.heads:
+            self._tables.warn(
+                "heads",
+                f"The model has {_told(*heads_of(config))}, and the profile was measured with "
+                f"{one_of([_told(*heads) for heads in kind.heads])}: attention may take another time.",
+            )
+        self.embed_s = cache(lambda count: self._tables.seconds(self._embed, count))
+        self.layers_s = cache(lambda count: config.num_layers * self._tables.seconds(self._layer, count))
+        self.head_s = cache(lambda rows: self._tables.seconds(self._head, rows))
 
     def __call__(self, plan: Plan) -> float:
         return self.device_s(plan) + self.host_s(plan)
@@ -78,11 +86,13 @@ class MeasuredCost:
     def device_s(self, plan: Plan) -> float:
         """Return the seconds of a plan's operators, and of making its tensors."""
         index_s, attention_s = self._attention(plan)
-        return float(self.layers_s(plan.num_computed) + self.head_s(len(plan.work)) + index_s + sum(attention_s))
+        computed = plan.num_computed
+        token_wise_s = self.embed_s(computed) + self.layers_s(computed) + self.head_s(len(plan.work))
+        return float(token_wise_s + index_s + sum(attention_s))
 
     def host_s(self, plan: Plan) -> float:
         """Return the seconds in which the host decides on a plan, and takes its results."""
-        return seconds_of(self.host, plan, self.num_layers)
+        return self._tables.host_s(self.host, plan, self.num_layers)
 
     def attention_s(self, plan: Plan) -> list[float]:
         """Return the seconds of attention of each wave, in all layers."""
@@ -135,26 +145,14 @@ class MeasuredCost:
 
     def _rows(self, rows: int, context: float) -> tuple[float, float]:
         """Return the seconds of tensors and of one layer's attention, of `rows` single queries."""
-        return self._look_up(self._index_decode, rows, context), self._look_up(self._decode, rows, context)
+        return self._tables.seconds(self._index_decode, rows, context), self._tables.seconds(
+            self._decode, rows, context
+        )
 
     def _prompt(self, work: Work) -> tuple[float, float]:
         """Return the seconds of tensors, and of one layer's attention of several queries."""
-        point = work.num_tokens, work.stop
-        return self._look_up(self._index_prefill, *point), self._look_up(self._prefill, *point)
-
-    def _look_up(self, grid: Grid, *point: float) -> float:
-        if grid.covers(*point):
-            return grid(*point)
-        for name, at in zip(grid.axes, point, strict=True):
-            if at > grid.axes[name][-1] and name not in self._warned:
-                self._warned.add(name)
-                warnings.warn(
-                    f"The profile was measured up to {grid.axes[name][-1]:,.0f} {UNITS[name]}, and an iteration has "
-                    f"{at:,.0f}: beyond, times grow as they did between the last two.",
-                    BeyondProfile,
-                    stacklevel=2,
-                )
-        return grid(*point)
+        point = work.num_tokens, work.start
+        return self._tables.seconds(self._index_prefill, *point), self._tables.seconds(self._prefill, *point)
 
     def reading_s(self, context: int) -> float:
         """Return the seconds of reading the KV of `context` tokens."""
@@ -162,7 +160,7 @@ class MeasuredCost:
 
     def saturating_tokens(self) -> int:
         """Return the fewest tokens per iteration that nearly reach the highest token rate."""
-        fixed = self.host.get("iteration", 0.0)
+        fixed = self.host.get("iteration", 0.0) + self.num_layers * self.host.get("layer", 0.0)
         return saturating({int(count): self.layers_s(int(count)) + fixed for count in self._layer.axes["tokens"]})
 
     def recomputation(self, chunk: int, contexts: Sequence[int]) -> Profile:
@@ -170,7 +168,7 @@ class MeasuredCost:
 
         Contexts that were not measured are left out, except for the first two: `Profile` continues the last slope.
         """
-        longest = self._prefill.axes["context"][-1]
+        longest = chunk + self._prefill.axes["earlier"][-1]
         contexts = [*contexts[:2], *[context for context in contexts[2:] if context <= longest]]
         works = [Work("", context - chunk, context) for context in contexts]
         attention = tuple(self.num_layers * self._prompt(work)[1] for work in works)

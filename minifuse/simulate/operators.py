@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
@@ -23,12 +25,15 @@ from minifuse.model.text.transformer import Transformer
 
 BLOCK = 16  # slots of a block
 MOST_KV = 2**28  # bytes; if the KV of all layers is larger, several layers share theirs
+MOST_WEIGHTS = 2**26  # bytes; the other layers of a larger model are left out, as no cache holds so much
+OF_LAYER = "layer", "attend"  # parts whose seconds are those of one layer
 Pieces = tuple[tuple[int, int], ...]  # of each piece of work: queries, and tokens of context
+Parts = Mapping[str, float]  # seconds of index, embed, layer (one, without attention), attend (in one) and head
 
 
 @dataclass(frozen=True)
 class TokenWise:
-    """Prepares everything but attention for timing. Each method returns a computation, which may be repeated."""
+    """Prepares everything but attention for timing."""
 
     model: Transformer
     operators: Operators
@@ -49,21 +54,6 @@ class TokenWise:
 
         return compute
 
-    def halves(self, number: int) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Compute one token in one layer, before attention and after it."""
-        layer, ops, config = self.model.layers[number], self.operators, self.model.config
-        x, attended = (
-            torch.zeros((1, size), dtype=self.model.dtype, device=self.model.device)
-            for size in (config.hidden_size, config.q_size)
-        )
-        return lambda: layer.pre_attention(x, ops), lambda: layer.post_attention(x, attended, ops)
-
-    def head(self, rows: int) -> Callable[[], object]:
-        """Sample a token greedily for each of `rows` rows."""
-        model, ops = self.model, self.operators
-        x = torch.zeros((rows, model.config.hidden_size), dtype=model.dtype, device=model.device)
-        return lambda: sample(model.head(x, ops), [GREEDY] * rows, [0] * rows, ops)
-
 
 class Attending:
     """Prepares the attention of one stage for timing, on a model's heads.
@@ -80,11 +70,6 @@ class Attending:
         dtype = str(model.dtype).removeprefix("torch.")
         self.backend: AttentionBackend = stage.backend(model.device.type, dtype)
         self.cache = _cache(model, num_slots)
-
-    def index(self, pieces: Pieces) -> Callable[[], object]:
-        """Make the tensors of an iteration that computes these pieces."""
-        plan, sequences = self._plan(pieces)
-        return lambda: self.backend.batch(plan, sequences, self.cache)
 
     def attend(self, pieces: Pieces, layers: int = 1) -> Callable[[], object]:
         """Attend these pieces in the next so many layers, writing of KV included."""
@@ -111,6 +96,70 @@ class Attending:
         layout = self.stage.layout(work, Placement(places, shape))
         sequences = {name: Sequence(Request(name, (0,) * item.stop)) for name, item in zip(names, work, strict=True)}
         return Plan(0, 0, work, places, layout=layout), sequences
+
+
+class Iterating(Attending):
+    """Computes iterations of one stage as `minifuse.execute.texts.forward` does, and times their parts.
+
+    Operators that are repeated by themselves find their weights, and the interpreter's code, in the processor's cache,
+    and take half the time that they take in an iteration.
+
+    Args:
+        num_slots: slots of KV, as many as the largest pieces take (`slots_of`).
+    """
+
+    def __init__(self, model: Transformer, stage: AttentionStage, num_slots: int) -> None:
+        super().__init__(model, stage, num_slots)
+        of_layer = max(1, sum(weight.numel() * weight.itemsize for weight in model.layers[0].parameters()))
+        self.layers = model.layers[: max(1, MOST_WEIGHTS // of_layer)]
+
+    def iteration(self, pieces: Pieces) -> Callable[[int], Parts]:
+        """Prepare an iteration that computes these pieces; the argument is the number of the round.
+
+        A context may be longer than the model's, so that a table has all combinations; positions are then cut.
+        """
+        plan, sequences = self._plan(pieces)
+        return lambda number: self._timed(plan, sequences)
+
+    @torch.inference_mode()
+    def _timed(self, plan: Plan, sequences: dict[str, Sequence]) -> Parts:
+        model, backend, cache = self.model, self.backend, self.cache
+        ops, lap = backend.operators, Laps(model.device.type)
+        batch = backend.batch(plan, sequences, cache)
+        lap("index")
+        positions = batch.positions.clamp(max=model.config.max_context - 1)
+        lap("cut")
+        x = model.embed(batch.token_ids, positions)
+        rotary = model.rotary(positions)
+        lap("embed")
+        for index, layer in enumerate(self.layers):
+            heads = layer.pre_attention(x, ops)
+            lap("layer")
+            stored = index % len(cache.keys)
+            attended = [backend.attend(heads, rotary, cache, stored, wave) for wave in batch.waves]
+            lap("attend")
+            x = layer.post_attention(x, attended[0] if len(attended) == 1 else torch.cat(attended), ops)
+            lap("layer")
+        sample(model.head(x[batch.last_tokens], ops), [GREEDY] * len(plan.work), [0] * len(plan.work), ops)
+        lap("head")
+        return {name: seconds / (len(self.layers) if name in OF_LAYER else 1) for name, seconds in lap.seconds.items()}
+
+
+class Laps:
+    """Adds up the seconds between calls, by name."""
+
+    def __init__(self, device: str) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._on_gpu = device == "cuda"
+        self._last_s = time.perf_counter()
+
+    def __call__(self, name: str) -> None:
+        """Count the seconds since the last call under this name."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        self.seconds[name] += now - self._last_s
+        self._last_s = now
 
 
 def _cache(model: Transformer, num_slots: int) -> KVStorage:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from minifuse.serve import calibrate
+from minifuse.simulate.beyond import BeyondProfile
 from minifuse.simulate.machine_profile import MachineProfile
-from minifuse.simulate.measured import BeyondProfile
 
 Cli = Callable[..., Any]
 ONCE = ("calibrate", "--rounds", 1, "--technique", "vllm", "--technique", "pensieve", "--busy")
@@ -60,7 +60,7 @@ def test_a_simulated_run_beyond_what_was_measured_says_so(minifuse: Cli, wordles
         warnings.simplefilter("error")
         minifuse(*run, "--prompt-length", 8)
     queries = pytest.warns(BeyondProfile, match="up to 16 tokens of a prompt, and an iteration has 20")
-    with queries, pytest.warns(BeyondProfile, match="up to 16 tokens of context, and an iteration has 20"):
+    with queries, pytest.warns(BeyondProfile, match="up to 16 tokens of context, and an iteration has 21"):
         minifuse(*run, "--prompt-length", 20)
 
 

@@ -55,8 +55,9 @@ def test_terms_are_found_again(seconds: list[float], seed: int) -> None:
 def test_no_term_has_negative_seconds() -> None:
     counted = [{"a": 1.0, "b": float(n)} for n in range(1, 20)]
     found = fit(counted, [5.0 - 0.1 * one["b"] for one in counted], [1.0] * 19)
-    assert found == {"a": pytest.approx(4.0)}
-    assert fit(counted, [-1.0] * 19, [1.0] * 19) == {}
+    assert found == {"a": pytest.approx(4.0), "b": 0.0}
+    assert fit(counted, [-1.0] * 19, [1.0] * 19) == {"a": 0.0, "b": 0.0}
+    assert fit([{"a": 1.0, "c": 0.0}], [2.0], [1.0]) == {"a": pytest.approx(2.0)}, "nothing tells what c costs"
 
 
 def test_errors_count_relative_to_the_iteration() -> None:

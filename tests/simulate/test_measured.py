@@ -22,8 +22,9 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
+from minifuse.simulate.beyond import BeyondProfile
 from minifuse.simulate.machine_profile import FORMAT, MachineProfile
-from minifuse.simulate.measured import BeyondProfile, MeasuredCost
+from minifuse.simulate.measured import MeasuredCost
 from minifuse.simulate.profiles import VERSION
 from minifuse.techniques import technique
 from minifuse.workload.laws import parse_lengths
@@ -39,13 +40,13 @@ def _plan(*work: Work, **layout: Any) -> Plan:
 
 
 def test_operators_add_up() -> None:
-    """A prompt of 3 tokens, and tokens 10 and 20 of two others: 5 tokens in 2 layers, and 3 rows in the head.
+    """A prompt of 3 tokens after 7, and tokens 10 and 20 of two others: 5 tokens in 2 layers, 3 rows in the head.
 
     The two contexts of 10 and 20 tokens count as 15 + 0.5 x 5 = 17.5 each.
     """
-    plan = _plan(Work("a", 0, 3), Work("b", 9, 10), Work("c", 19, 20))
-    layers, head, index, attention = 2 * 5e7, 3e9, 3e5 + 2e4, 2 * (100 * 3 * 3 + 2 * 17.5)
-    assert _cost()(plan) == pytest.approx(layers + head + index + attention)
+    plan = _plan(Work("a", 7, 10), Work("b", 9, 10), Work("c", 19, 20))
+    embed, layers, head, index, attention = 50, 2 * 5e7, 3e9, 3e5 + 2e4, 2 * (100 * 3 * 7 + 2 * 17.5)
+    assert _cost()(plan) == pytest.approx(embed + layers + head + index + attention)
     assert _cost().attention_s(plan) == [pytest.approx(attention)]
     host = MeasuredCost(TOY, profile(), "per_sequence", "iteration+contiguous+per_sequence")
     assert host.host_s(plan) == 3.0 + 3 * 0.5
@@ -53,7 +54,7 @@ def test_operators_add_up() -> None:
 
 
 def test_each_wave_attends_by_itself() -> None:
-    plan = _plan(Work("a", 0, 3), Work("b", 9, 10), waves=(Span(0, 1), Span(1, 2)))
+    plan = _plan(Work("a", 3, 6), Work("b", 9, 10), waves=(Span(0, 1), Span(1, 2)))
     assert _cost().attention_s(plan) == [pytest.approx(2 * 900), pytest.approx(2 * 10)]
 
 
@@ -62,29 +63,29 @@ def test_shapes_are_computed_whole() -> None:
     region = _plan(Work("a", 9, 10), shape=Region(0, 4, 16))
     assert _cost("slots").attention_s(region) == [pytest.approx(2 * 4 * 10)]
     prompts = _plan(Work("a", 0, 2), shape=Rectangle(0, 3, 8, 4, 6))
-    assert _cost("padded").attention_s(prompts) == [pytest.approx(2 * 3 * 100 * 2 * 6)]
+    assert _cost("padded").attention_s(prompts) == [pytest.approx(2 * 3 * 100 * 2 * 4)]
     single = _plan(Work("a", 1, 2), shape=Rectangle(0, 3, 8, 5, 6, begin=1))
     assert _cost("padded").attention_s(single) == [pytest.approx(2 * 3 * 5)]
-    assert _cost("padded")(prompts) == pytest.approx(2 * 6e7 + 1e9 + 3 * 2e5 + 2 * 3 * 1200)
+    assert _cost("padded")(prompts) == pytest.approx(60 + 2 * 6e7 + 1e9 + 3 * 2e5 + 2 * 3 * 800)
 
 
 def test_what_is_attended_together_shares_its_overhead() -> None:
     """Two prompts and a wave's single queries are three parts, which take the shared 100 s twice less."""
     made = profile(shared_s=100.0, index_shared_s=1e4)
-    plan = _plan(Work("a", 0, 4), Work("b", 0, 3), Work("c", 9, 10), Work("d", 9, 10))
+    plan = _plan(Work("a", 4, 8), Work("b", 3, 6), Work("c", 9, 10), Work("d", 9, 10))
     alone = (100 * 16, 100 * 9, 2 * 10)
     assert MeasuredCost(TOY, made, "packed").attention_s(plan) == [pytest.approx(2 * (sum(alone) - 2 * 100))]
     prompts = _plan(Work("a", 0, 4), shape=Rectangle(0, 3, 8, 2, 6))
     cost = MeasuredCost(TOY, made, "padded")
-    assert cost.attention_s(prompts) == [pytest.approx(2 * (3 * 100 * 4 * 6 - 2 * 100))]
-    assert cost(prompts) == pytest.approx(2 * 12e7 + 1e9 + 3 * 4e5 - 2e4 + 2 * (7200 - 200))
+    assert cost.attention_s(prompts) == [pytest.approx(2 * (3 * 100 * 4 * 2 - 2 * 100))]
+    assert cost(prompts) == pytest.approx(120 + 2 * 12e7 + 1e9 + 3 * 4e5 - 2e4 + 2 * (2400 - 200))
     much = MeasuredCost(TOY, profile(shared_s=1e6), "packed")
     assert much.attention_s(plan) == [pytest.approx(2 * max(alone))], "as long as the longest part, at least"
 
 
 def test_what_stages_ask_of_a_machine() -> None:
     cost = _cost()
-    assert cost.recomputation(4, (8, 16)) == Profile(pytest.approx(2 * 4e7), (8, 16), pytest.approx((6400, 12800)))  # type: ignore[arg-type]
+    assert cost.recomputation(4, (8, 16)) == Profile(pytest.approx(2 * 4e7), (8, 16), pytest.approx((3200, 9600)))  # type: ignore[arg-type]
     assert cost.saturating_tokens() == 1  # a token takes as long in any iteration
     assert cost.reading_s(10) == 10 * TOY.kv_elements_per_token * 4 / 1e9
     assert cost.num_lanes is None
@@ -97,6 +98,22 @@ def test_beyond_the_last_point_it_warns_once_and_goes_on() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cost.attention_s(_plan(Work("a", 300, 301)))
+
+
+def test_a_term_of_the_host_that_was_not_measured() -> None:
+    cost = MeasuredCost(TOY, profile(), "per_sequence", "iteration+contiguous+per_sequence")
+    known = _plan(Work("a", 9, 10))
+    with pytest.warns(BeyondProfile, match="measured has a wave, and a simulated one has 1"):
+        assert cost.host_s(_plan(Work("a", 9, 10), Work("b", 9, 10), waves=(Span(0, 1), Span(1, 2)))) == 4.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cost.host_s(known) == 3.5
+        assert MeasuredCost(TOY, profile(), "per_sequence").host_s(known) == 0.0
+
+
+def test_heads_that_were_not_measured() -> None:
+    with pytest.warns(BeyondProfile, match="heads of 4 numbers, 2 of queries.*heads of 4 numbers, 1 of queries"):
+        MeasuredCost(TOY, profile(replace(TOY, num_kv_heads=2, num_heads=2), wide=4.0), "paged")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from minifuse.papers.experiment import Column, Conditions, Panel, Point, Say, Va
 from minifuse.papers.numbers import shown
 from minifuse.papers.page import Drawn, spec
 from minifuse.papers.verdict import Claim
+from minifuse.simulate.cost import hardware
 from minifuse.techniques import serving
 from minifuse.trace.running import RunningMetrics
 from minifuse.workload.conversations import Asked, conversations
@@ -23,6 +24,7 @@ from minifuse.workload.laws import Arrival, Lognormal
 from minifuse.workload.synthetic import RequestDefaults, synthetic
 
 MODEL, PLACES = "llama-2-13b", 64  # requests at once, where a technique has a batch size
+MACHINES = "a100-80g-profiled", "h100-profiled"
 SHARES = (0.3, 0.6, 0.9, 1.2)  # of vllm's capacity
 CONTENDERS = {name.replace("-", "_"): Contender(name.replace("-", "_"), name, name) for name in serving("transformer")}
 LOADS = "throughput", "p99"  # the load and the latency at which claims are compared
@@ -126,7 +128,7 @@ class Setting:
             raise UsageError("This comparison is simulated: give --scale paper, or quick for a part of it.")
         few = conditions.scale == "quick"
         simulated = replace(conditions, scale="paper")
-        machines = ("a100-80g",) if few else ("a100-80g", "h100")
+        machines = MACHINES[:1] if few else MACHINES
         self.scenes = [Scene(simulated, machine, one, few) for machine in machines for one in WORKLOADS]
         self.shares = SHARES[1:2] if few else SHARES
         self.rounds = self.scenes[0].rounds
@@ -141,7 +143,7 @@ class Setting:
 
     def described(self) -> dict[str, Any]:
         """Return the conditions of all measurements, as plain values."""
-        return {**self.scenes[0].facts("a100-80g"), "machines": [scene.title for scene in self.scenes]}
+        return {**self.scenes[0].facts(MACHINES[0]), "machines": [scene.title for scene in self.scenes]}
 
 
 def _table(scene: Scene, curves: dict[str, Curve]) -> Panel:
@@ -197,4 +199,5 @@ def figure(setting: Setting, say: Say) -> Drawn:
             f"{scene.title}: the highest peak is that of {fastest.contender.head}, the lowest p99 at the lowest rate "
             f"that of {at_low.contender.head}."
         )
-    return Drawn(panels, verdicts=verdicts, best=best, places=PLACES, model=setting.scenes[0].source.name)
+    model, slower = setting.scenes[0].source.name, hardware(MACHINES[0]).slower
+    return Drawn(panels, verdicts=verdicts, best=best, places=PLACES, model=model, slower=slower)

@@ -11,6 +11,7 @@ from minifuse.core.errors import UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
+from minifuse.io.parsing import one_of
 from minifuse.model.cells.source import CellSource
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source, resolve
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 SLOTS = 16384  # of memory
 PROMPTS, ANSWERS = "lognormal:40:0.8:max=384", "lognormal:20:0.8:max=128"
-SHARE = 0.7  # of the simulated peak: the rate of the runs in which requests arrive one by one
+SHARES = (0.5, 0.8)  # of the simulated peak, by batch size: the rates at which requests arrive one by one
 PERCENTS = ("p50", "p90", "p99")
 LATENCIES = {
     "ttft": "time to first token",
@@ -62,7 +63,7 @@ SCALES = {
     "cpu": _Scale(
         (("small", 192, 3, 64), ("small", 384, 6, 24), ("small-opt", 640, 10, 16)),
         (5, 12),
-        cells=(("lstm:hidden=512", 48), ("treelstm:hidden=512", 48)),
+        cells=(("lstm:hidden=512", 48), ("seq2seq:hidden=512", 24), ("treelstm:hidden=512", 48)),
     ),
 }
 
@@ -72,19 +73,14 @@ class Run(NamedTuple):
 
     metrics: Mapping[str, float]
     iterations: Mapping[int, tuple[Plan, float]]
-    slow: float = 1.0  # how many times as long as in the profile operators took beside a real run
-
-    def metric(self, name: str, *, corrected: bool) -> float:
-        """Return a metric, perhaps as it would be at the profile's speed."""
-        slow = self.slow if corrected else 1.0
-        return self.metrics[name] * slow if name.endswith("per_s") else self.metrics[name] / slow
+    slow: float = 1.0  # time of operators beside a real run, over their time in the profile
 
 
 class Setting(Bench[Any]):
     """Serves requests with several models on this machine, and simulates them with its profile.
 
     Raises:
-        UsageError: the scale is `paper`, or this machine has no profile.
+        UsageError: the scale is `paper`, or this machine has no profile of all techniques.
     """
 
     def __init__(self, conditions: Conditions) -> None:
@@ -106,18 +102,25 @@ class Setting(Bench[Any]):
             )
         self.profile: MachineProfile = profile
         self.path = kept.path
+        rows = {source.kind: self._rows(source.kind) for source in self.sources}
+        if lacks := {row.name for kind in rows.values() for row in kind if row.mix not in profile.host}:
+            raise UsageError(
+                f"{self.path} does not tell what the stages of {one_of(sorted(lacks))} cost: run minifuse calibrate "
+                f"--dtype {self.dtype} for all techniques."
+            )
+
+    def _rows(self, kind: str) -> list[Technique]:
+        """Return the techniques that are compared on models of a kind."""
+        return [for_model(TECHNIQUES[name], kind) for name in self.scale.techniques or serving(kind)]
 
     def cases(self, bench: Bench[Any], speed: Speed) -> Iterator[Case]:
         """Yield every technique with every load."""
-        kind = bench.source.kind
-        for name in self.scale.techniques or serving(kind):
-            row = TECHNIQUES[name]
-            if kind not in row.serves or for_model(row, kind).mix not in self.profile.host:
-                continue
-            row = for_model(row, kind)
-            for batch in self.scale.batches if row.batch_sizes else self.scale.batches[:1]:
+        batches = self.scale.batches
+        for row in self._rows(bench.source.kind):
+            for batch in batches if row.batch_sizes else batches[:1]:
                 yield Case(bench, self, speed, row, batch, None)
-                yield Case(bench, self, speed, row, batch, SHARE)
+            for batch, share in zip(batches, SHARES, strict=False):
+                yield Case(bench, self, speed, row, batch if row.batch_sizes else batches[0], share)
 
     def described(self) -> dict[str, Any]:
         """Return the conditions of all measurements, as plain values."""
@@ -184,9 +187,9 @@ class Case:
         run = self._serve(self.requests)
         return run._replace(slow=(before + self.speed.slowness()) / 2)
 
-    def simulated(self) -> Run:
-        """Serve the requests in virtual time, with the profile's costs."""
-        return self._serve(self.requests, self.setting.profile)
+    def simulated(self, slow: float = 1.0) -> Run:
+        """Serve the requests in virtual time, on a machine so many times as slow as the profile's."""
+        return self._serve(self.requests, self.setting.profile.model_copy(update={"slow": slow}))
 
     def _serve(self, requests: list[Request], machine: MachineProfile | None = None) -> Run:
         counted, iterations = RunningMetrics(), dict[int, tuple[Plan, float]]()

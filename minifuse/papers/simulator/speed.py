@@ -5,7 +5,7 @@ Shared machines change their speed from second to second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
@@ -17,10 +17,11 @@ from minifuse.model.source import Source
 from minifuse.simulate.cell_tables import CellTables
 from minifuse.simulate.machine_profile import MachineProfile
 from minifuse.simulate.measured import MeasuredCost
-from minifuse.simulate.operators import TokenWise
+from minifuse.simulate.operators import Iterating, slots_of
 from minifuse.simulate.shapes import shapes
-from minifuse.simulate.tables import timer
+from minifuse.simulate.tables import Run
 
+CONTEXT = 16  # tokens
 COUNTS, TIMES = (1, 8, 64), 5  # tokens, or rows of cells, of what is timed, and how often
 
 
@@ -44,10 +45,10 @@ class Speed:
 
     def slowness(self) -> float:
         """Return how many times as long as in the profile the layers take now."""
-        return median(seconds(0) / expected for _ in range(TIMES) for seconds, expected in self._runs)
+        return median(run(0)[part] / expected for _ in range(TIMES) for run, part, expected in self._runs)
 
 
-Timed = tuple[Callable[[int], float], float]  # a computation to time, and its seconds in the profile
+Timed = tuple[Run, str, float]  # an iteration or step, the part that counts, and its seconds in the profile
 
 
 def _kind(source: Source) -> str:
@@ -59,9 +60,10 @@ def _layers(profile: MachineProfile, source: Source) -> Iterator[Timed]:
     """Yield the layers of a transformer."""
     model: Any = source.load(profile.dtype)
     cost = MeasuredCost(model.config, profile, "paged")
-    token_wise = TokenWise(model, PagedStage().backend("cpu", profile.dtype).operators)
-    for count in COUNTS:
-        yield timer(token_wise.layers(count), "cpu"), cost.layers_s(count)
+    pieces_of = {count: ((1, CONTEXT),) * count for count in COUNTS}
+    iterating = Iterating(model, PagedStage(), max(map(slots_of, pieces_of.values())))
+    for count, pieces in pieces_of.items():
+        yield iterating.iteration(pieces), "layer", cost.layers_s(count) / model.config.num_layers
 
 
 def _steps(profile: MachineProfile, source: Source) -> Iterator[Timed]:
@@ -70,4 +72,4 @@ def _steps(profile: MachineProfile, source: Source) -> Iterator[Timed]:
     runs = CellTables(model.types).runs(model)
     for name, kind in model.types.items():
         for rows in COUNTS:
-            yield runs["step", name, rows], profile.cells[name](matrix_weights(kind.cell), rows)
+            yield runs["step", name, rows], "step", profile.cells[name](matrix_weights(kind.cell), rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Any, cast
 
 import pytest
@@ -17,10 +18,11 @@ from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions
 from minifuse.papers.simulator.error import METRICS, Compared
 from minifuse.papers.simulator.setting import Run
+from minifuse.simulate.beyond import BeyondProfile
 from minifuse.simulate.machine_profile import Host
-from minifuse.simulate.measured import BeyondProfile
 from minifuse.simulate.profiles import KeptProfile
 from minifuse.simulate.shapes import resized, shapes
+from minifuse.techniques import TECHNIQUES
 
 NAME = "simulator-error"
 
@@ -33,30 +35,30 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptProfile:
 
 def test_real_runs_beside_simulated_ones(kept: KeptProfile) -> None:
     shape = resized(preset("small"), 128, 2)
-    hosts = {f"{mix}+paged": Host(seconds={}) for mix in ("prefill_first+paged", "unified+tiered")}
+    hosts = {TECHNIQUES[name].mix: Host(seconds={}) for name in ("orca", "vllm")}
     machine = profile(shape, wide=16.0, second=1e-11, models={shapes()[0].name: 1}, host=hosts)
     kept.write(machine.model_dump_json())
     with pytest.warns(BeyondProfile, match="up to 64 tokens"):
         finding = found(NAME, scale="quick")
     summary, by_model, runs = finding.panels
     (of_model,) = by_model.points
-    sizes = sorted(abs(point.measured["ttft_p50"]) for point in runs.points)
-    assert of_model.measured["ttft_p50"] == pytest.approx(sum(sizes) / 2)
-    assert [point.at["technique"] for point in runs.points] == ["vllm", "vllm"], "orca is not in the profile"
-    assert [point.at["load"] for point in runs.points] == ["all at once", "70% of the peak"]
+    sizes = [abs(point.measured["ttft_p50"]) for point in runs.points]
+    assert of_model.measured["ttft_p50"] == pytest.approx(median(sizes))
+    assert [point.at["technique"] for point in runs.points] == ["orca", "orca", "vllm", "vllm"]
+    assert [point.at["load"] for point in runs.points] == ["all at once", "50% of the peak"] * 2
     for point in runs.points:
         assert {*point.measured} == {"iteration", *METRICS}
         assert all(type(error) is float for error in point.measured.values())
     first = [column.cell(runs.points[0]) for column in runs.filled[:4]]
-    assert first == ["llama 3x192", "vllm", "5", "all at once"]
+    assert first == ["llama 3x192", "orca", "5", "all at once"]
     assert [column.cell(summary.points[0]) for column in summary.filled[:2]] == [
         "iteration",
-        "at the calibration's speed",
+        "the machine's beside the run",
     ]
     assert len(summary.points) == 1 + 2 * len(METRICS)
     assert finding.facts["profile"]["machine"] == "toy"
-    assert any("1 of 1 simulated runs plan the same iterations" in note for note in finding.notes)
-    assert any("is kept by, at the speed of the calibration: none." in note for note in finding.notes)
+    assert any("2 of 2 simulated runs plan the same iterations" in note for note in finding.notes)
+    assert any("Kept by: none. Missed by: iteration; throughput;" in note for note in finding.notes)
 
 
 class _Case:
@@ -64,6 +66,9 @@ class _Case:
 
     def cost(self) -> Any:
         return lambda plan: 2.0 * plan.num_tokens
+
+    def simulated(self, slow: float = 1.0) -> Run:
+        return _run(6 * slow, slow)
 
 
 def _run(seconds: float, slow: float, tokens: int = 3) -> Run:
@@ -73,14 +78,20 @@ def _run(seconds: float, slow: float, tokens: int = 3) -> Run:
 
 def test_a_machine_that_is_slow_beside_a_run_explains_its_time() -> None:
     """By the profile 6 s; the runs took 8, 12 and 24 s, on a machine 1, 2 and 4 times as slow: 8, 6 and 6 s."""
-    compared = Compared(cast(Any, _Case()), [_run(8, 1), _run(12, 2), _run(24, 4)], _run(6, 1))
-    assert compared.errors(corrected=False) == {"requests_per_s": pytest.approx(1.0), "ttft_p50": pytest.approx(-0.5)}
-    assert compared.errors(corrected=True) == {"requests_per_s": pytest.approx(0.0), "ttft_p50": pytest.approx(0.0)}
+    compared = Compared.of(cast(Any, _Case()), [_run(8, 1), _run(12, 2), _run(24, 4)])
+    assert compared.plain_errors == {"requests_per_s": pytest.approx(1.0), "ttft_p50": pytest.approx(-0.5)}
+    assert compared.all_errors == {"iteration": 0.0, "requests_per_s": 0.0, "ttft_p50": 0.0}
     assert compared.iteration_error() == pytest.approx(0.0)
     assert compared.alike
-    differs = Compared(cast(Any, _Case()), [_run(6, 1), _run(6, 1, tokens=4)], _run(6, 1, tokens=5))
+    differs = Compared(cast(Any, _Case()), [_run(6, 1), _run(6, 1, tokens=4)], _run(6, 1, tokens=5), [])
     assert differs.iteration_error() is None
     assert not differs.alike
+
+
+def test_it_needs_a_profile_of_every_technique(kept: KeptProfile) -> None:
+    kept.write(profile(host={TECHNIQUES["orca"].mix: Host(seconds={})}).model_dump_json())
+    with refusal(UsageError, "the stages of vllm cost", "minifuse calibrate --dtype float32"):
+        EXPERIMENTS[NAME].prepare(Conditions(scale="quick"))
 
 
 def test_what_it_needs() -> None:
