@@ -25,7 +25,7 @@ from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream
 from minifuse.cli.text import tell
 from minifuse.core.errors import LONGEST, shortened
 from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN, SHOW_CURSOR
-from minifuse.execute.cores import keep_freed_memory, wait_passively
+from minifuse.execute.cores import keep_compiled, keep_freed_memory, wait_passively
 
 __all__ = ["main"]
 
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` here is the module of the command `list`
     repair()
     wait_passively()
+    keep_compiled()
     keep_freed_memory()
     warnings.formatwarning = lambda message, *_: f"note: {message}\n"
     if not has_stdout():

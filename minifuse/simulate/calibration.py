@@ -14,7 +14,7 @@ from minifuse.execute.timing import time_in_turns
 from minifuse.memory.tiered.profile import Profile, powers_of_two
 from minifuse.model.text.transformer import Transformer
 from minifuse.simulate.cost import saturating
-from minifuse.simulate.operators import Attending, Pieces, TokenWise, slots_of
+from minifuse.simulate.operators import Attending, Pieces, TokenWise, kv_for
 from minifuse.simulate.profiles import CHUNK
 
 COUNTS = (1, 4, 16, 32, 64, 128, 256, 512, 1024)  # tokens of an iteration, to find how many saturate the machine
@@ -74,7 +74,7 @@ def measure(
         MachineError: the KV of a context does not fit the device.
     """
     pieces: dict[int, Pieces] = {context: ((chunk, context),) for context in contexts}
-    attending = Attending(model, PagedStage(), max(map(slots_of, pieces.values())))
+    attending = Attending(model, PagedStage(), kv_for(model, pieces.values(), len(model.layers)))
     operators = attending.backend.operators
     others = TokenWise(model, operators)
     runs = {OTHER: others.layers(chunk)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 
 import torch
 
@@ -24,8 +24,9 @@ from minifuse.model.operators import Operators
 from minifuse.model.text.transformer import Transformer
 
 BLOCK = 16  # slots of a block
-MOST_KV = 2**28  # bytes; if the KV of all layers is larger, several layers share theirs
+MOST_KV = 2**31  # bytes; if the KV of all layers is larger, several layers share theirs
 MOST_WEIGHTS = 2**26  # bytes; the other layers of a larger model are left out, as no cache holds so much
+SINGLE = ((1, BLOCK),) * 4
 OF_LAYER = "layer", "attend"  # parts whose seconds are those of one layer
 Pieces = tuple[tuple[int, int], ...]  # of each piece of work: queries, and tokens of context
 Parts = Mapping[str, float]  # seconds of index, embed, layer (one, without attention), attend (in one) and head
@@ -59,17 +60,13 @@ class Attending:
     """Prepares the attention of one stage for timing, on a model's heads.
 
     Args:
-        num_slots: slots of KV, as many as the largest pieces take (`slots_of`).
-
-    Raises:
-        MachineError: so many slots do not fit the device.
+        cache: KV for the largest pieces (`kv_for`).
     """
 
-    def __init__(self, model: Transformer, stage: AttentionStage, num_slots: int) -> None:
-        self.model, self.stage = model, stage
+    def __init__(self, model: Transformer, stage: AttentionStage, cache: KVStorage) -> None:
+        self.model, self.stage, self.cache = model, stage, cache
         dtype = str(model.dtype).removeprefix("torch.")
         self.backend: AttentionBackend = stage.backend(model.device.type, dtype)
-        self.cache = _cache(model, num_slots)
 
     def attend(self, pieces: Pieces, layers: int = 1) -> Callable[[], object]:
         """Attend these pieces in the next so many layers, writing of KV included."""
@@ -101,25 +98,43 @@ class Attending:
 class Iterating(Attending):
     """Computes iterations of one stage as `minifuse.execute.texts.forward` does, and times their parts.
 
-    Operators that are repeated by themselves find their weights, and the interpreter's code, in the processor's cache,
-    and take half the time that they take in an iteration.
-
-    Args:
-        num_slots: slots of KV, as many as the largest pieces take (`slots_of`).
+    An operator that is repeated by itself takes as little as half the time that it takes in an iteration: it finds its
+    weights, its KV, its memory and the interpreter's code in the processor's cache.
     """
 
-    def __init__(self, model: Transformer, stage: AttentionStage, num_slots: int) -> None:
-        super().__init__(model, stage, num_slots)
-        of_layer = max(1, sum(weight.numel() * weight.itemsize for weight in model.layers[0].parameters()))
-        self.layers = model.layers[: max(1, MOST_WEIGHTS // of_layer)]
+    def __init__(self, model: Transformer, stage: AttentionStage, cache: KVStorage) -> None:
+        super().__init__(model, stage, cache)
+        self.layers = model.layers[: num_iterated(model)]
+        self._compiled: set[tuple[int, int]] = set()
 
     def iteration(self, pieces: Pieces) -> Callable[[int], Parts]:
         """Prepare an iteration that computes these pieces; the argument is the number of the round.
 
-        A context may be longer than the model's, so that a table has all combinations; positions are then cut.
+        An iteration of single queries is timed after another like it, one with a prompt after an iteration of single
+        queries. A context may be longer than the model's, so that a table has all combinations; positions are then cut.
         """
-        plan, sequences = self._plan(pieces)
-        return lambda number: self._timed(plan, sequences)
+        prepared = self._plan(pieces)
+        self._compile(prepared[0].num_computed, len(pieces))
+        before = prepared if all(queries == 1 for queries, _ in pieces) else self._plan(SINGLE)
+
+        def run(number: int) -> Parts:
+            self._timed(*before)
+            return self._timed(*prepared)
+
+        return run
+
+    @torch.inference_mode()
+    def _compile(self, count: int, rows: int) -> None:
+        """Compute products of these sizes once: on a CPU, oneDNN compiles each size when it first occurs."""
+        model, layer, ops, config = self.model, self.layers[0], self.backend.operators, self.model.config
+        if (count, rows) not in self._compiled:
+            self._compiled.add((count, rows))
+            x, attended = (
+                torch.zeros((count, size), dtype=model.dtype, device=model.device)
+                for size in (config.hidden_size, config.q_size)
+            )
+            layer.pre_attention(x, ops)
+            model.head(layer.post_attention(x, attended, ops)[:rows], ops)
 
     @torch.inference_mode()
     def _timed(self, plan: Plan, sequences: dict[str, Sequence]) -> Parts:
@@ -162,11 +177,21 @@ class Laps:
         self._last_s = now
 
 
-def _cache(model: Transformer, num_slots: int) -> KVStorage:
-    """Allocate KV for as many layers as MOST_KV allows, and touch every page."""
-    config = model.config
+def num_iterated(model: Transformer) -> int:
+    """Return the layers of a timed iteration: all, or as many as have `MOST_WEIGHTS` bytes."""
+    of_layer = max(1, sum(weight.numel() * weight.itemsize for weight in model.layers[0].parameters()))
+    return max(1, min(len(model.layers), MOST_WEIGHTS // of_layer))
+
+
+def kv_for(model: Transformer, all_pieces: Iterable[Pieces], layers: int) -> KVStorage:
+    """Allocate KV for so many layers, or as many as `MOST_KV` allows, and touch every page.
+
+    Raises:
+        MachineError: the KV of the largest pieces does not fit the device.
+    """
+    config, num_slots = model.config, max(map(_slots_of, chain(all_pieces, [SINGLE])))
     of_layer = num_slots * 2 * config.kv_size * model.dtype.itemsize
-    layers = max(1, min(config.num_layers, MOST_KV // of_layer))
+    layers = max(1, min(layers, MOST_KV // of_layer))
     try:
         cache = KVStorage(replace(config, num_layers=layers), num_slots, model.dtype, model.device)
         cache.keys.fill_(1.0)
@@ -179,7 +204,7 @@ def _cache(model: Transformer, num_slots: int) -> KVStorage:
     return cache
 
 
-def slots_of(pieces: Pieces) -> int:
+def _slots_of(pieces: Pieces) -> int:
     """Return the slots of these pieces, each in blocks for the longest context."""
     return len(pieces) * -(-max(context for _, context in pieces) // BLOCK) * BLOCK
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from minifuse.attention.layouts import PagedStage
 from minifuse.attention.stage import AttentionStage
@@ -13,7 +14,7 @@ from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.transformer import Transformer
 from minifuse.simulate.grid import Grid
 from minifuse.simulate.machine_profile import AttentionTables
-from minifuse.simulate.operators import Iterating, Parts, Pieces, slots_of
+from minifuse.simulate.operators import Iterating, Parts, Pieces, kv_for, num_iterated
 
 # Every number up to 16: libraries choose other kernels for the smallest products.
 TOKENS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224)
@@ -77,16 +78,17 @@ class ModelTables:
         return unequal, ((1, mean),) * UNEQUAL, ((1, longest),) * UNEQUAL
 
     def runs(self, model: Transformer) -> Runs:
-        """Prepare every iteration, in random order: none then finds what it needs in the processor's cache.
+        """Prepare every iteration, in random order.
 
         Raises:
             MachineError: KV for the largest of them does not fit the device.
         """
         of_stages = {name: [*self._single, *self._prompts, *self._ragged, *self._several] for name in self.stages}
         by_stage = {ANY: list(map(_tokens, self.axes["tokens"])), **of_stages}
+        cache = kv_for(model, chain(*by_stage.values()), num_iterated(model))
         runs: list[tuple[Key, Run]] = []
         for name, pieces_of in by_stage.items():
-            iterating = Iterating(model, self.stages.get(name) or PagedStage(), max(map(slots_of, pieces_of)))
+            iterating = Iterating(model, self.stages.get(name) or PagedStage(), cache)
             runs += [((name, pieces), iterating.iteration(pieces)) for pieces in dict.fromkeys(pieces_of)]
         random.Random("order").shuffle(runs)
         return dict(runs)

@@ -11,7 +11,7 @@ from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
 from minifuse.simulate import operators
 from minifuse.simulate.cell_tables import CellTables
-from minifuse.simulate.operators import Iterating, Laps, Parts, Pieces
+from minifuse.simulate.operators import Iterating, Laps, Parts, Pieces, kv_for, num_iterated
 from minifuse.simulate.tables import ANY, ModelTables
 
 STAGES = {"paged": PagedStage(), "per_sequence": PerSequenceStage()}
@@ -55,16 +55,17 @@ def test_an_iteration_is_computed_as_in_a_run(monkeypatch: pytest.MonkeyPatch) -
     of_layer = sum(weight.numel() * 4 for weight in model.layers[0].parameters())
     clock = iter(range(1000))
     monkeypatch.setattr(operators.time, "perf_counter", lambda: next(clock))
-    parts = Iterating(model, PagedStage(), 64).iteration(((5, 9), (1, 3)))(0)
+    pieces = ((5, 9), (1, 3))
+    parts = Iterating(model, PagedStage(), kv_for(model, [pieces], 2)).iteration(pieces)(0)
     assert parts == {"index": 1, "cut": 1, "embed": 1, "layer": 2, "attend": 1, "head": 1}
     monkeypatch.setattr(operators, "MOST_WEIGHTS", of_layer)
-    assert len(Iterating(model, PagedStage(), 64).layers) == 1
+    assert num_iterated(model) == 1
 
 
 def test_a_context_longer_than_the_models_is_timed() -> None:
     model = TextSource("toy", TOY, None).load("float32")
     pieces = ((TOY.max_context, 2 * TOY.max_context),)
-    assert Iterating(model, PagedStage(), 256).iteration(pieces)(0)["attend"] > 0
+    assert Iterating(model, PagedStage(), kv_for(model, [pieces], 2)).iteration(pieces)(0)["attend"] > 0
 
 
 def test_steps_of_cells() -> None:

@@ -104,7 +104,7 @@ def figure(setting: Setting, say: Say) -> Drawn:
     of_metrics, of_models, of_runs = tables("simulator/error")
     summary, by_model = Plot(say, "Errors by metric", of_metrics), Plot(say, "Median errors by model", of_models)
     runs = Plot(say, "Errors by run", of_runs)
-    say.expect(len(setting.sources) * setting.rounds)
+    say.expect(len(setting.sources) * (1 + setting.rounds))
     compared = list[Compared]()
     for source in setting.sources:
         with threads_kept():
@@ -112,11 +112,13 @@ def figure(setting: Setting, say: Say) -> Drawn:
             bench.load()
             speed = Speed(setting.profile, source)
             cases = {str(i): case for i, case in enumerate(setting.cases(bench, speed))}
+            runs_of = {name: case.real for name, case in cases.items()}
+            say(f"{source.name}: a round that does not count")
+            take_turns(runs_of, 1)
             real: dict[str, list[Run]] = {name: [] for name in cases}
             for number in range(setting.rounds):
                 say(f"{source.name}: round {number + 1}")
-                took = take_turns({name: case.real for name, case in cases.items()}, 1, first=number)
-                for name, found in took.items():
+                for name, found in take_turns(runs_of, 1, first=number).items():
                     real[name] += found
         of_source = [Compared.of(case, real[name]) for name, case in cases.items()]
         compared += of_source

@@ -61,9 +61,9 @@ class _Scale:
 SCALES = {
     "quick": _Scale((("small", 192, 3, 8),), (5,), techniques=("orca", "vllm")),
     "cpu": _Scale(
-        (("small", 192, 3, 64), ("small", 384, 6, 24), ("small-opt", 640, 10, 16)),
+        (("small", 192, 3, 40), ("small", 384, 6, 16), ("small-opt", 640, 10, 12)),
         (5, 12),
-        cells=(("lstm:hidden=512", 48), ("seq2seq:hidden=512", 24), ("treelstm:hidden=512", 48)),
+        cells=(("lstm:hidden=512", 40), ("seq2seq:hidden=512", 20), ("treelstm:hidden=512", 40)),
     ),
 }
 

@@ -17,7 +17,7 @@ from minifuse.model.source import Source
 from minifuse.simulate.cell_tables import CellTables
 from minifuse.simulate.machine_profile import MachineProfile
 from minifuse.simulate.measured import MeasuredCost
-from minifuse.simulate.operators import Iterating, slots_of
+from minifuse.simulate.operators import Iterating, kv_for, num_iterated
 from minifuse.simulate.shapes import shapes
 from minifuse.simulate.tables import Run
 
@@ -61,7 +61,7 @@ def _layers(profile: MachineProfile, source: Source) -> Iterator[Timed]:
     model: Any = source.load(profile.dtype)
     cost = MeasuredCost(model.config, profile, "paged")
     pieces_of = {count: ((1, CONTEXT),) * count for count in COUNTS}
-    iterating = Iterating(model, PagedStage(), max(map(slots_of, pieces_of.values())))
+    iterating = Iterating(model, PagedStage(), kv_for(model, pieces_of.values(), num_iterated(model)))
     for count, pieces in pieces_of.items():
         yield iterating.iteration(pieces), "layer", cost.layers_s(count) / model.config.num_layers
 
