@@ -25,7 +25,7 @@ from minifuse.workload.laws import parse_lengths
 from minifuse.workload.synthetic import RequestDefaults, synthetic
 
 PROMPT, ANSWER = 96, 24  # tokens, at most
-MOST = 48  # iterations, unless several end at once
+MOST = 32  # iterations, unless several end at once
 
 
 class Iteration(NamedTuple):

@@ -14,7 +14,7 @@ from minifuse.model.text.presets import preset
 # Hidden size and layers of the transformers. They lie closest where the weights begin to exceed a processor's cache.
 SIZES = ((128, 2), (256, 4), (320, 5), (448, 7), (576, 9), (768, 12))
 CELLS = (64, 256, 384, 640, 1024)  # hidden sizes of the models of cells
-HOSTS = (64, 128, 320, 640)  # hidden sizes of the models with which the host is measured
+HOSTS = (64, 128, 320, 576, 640)  # hidden sizes of the models with which the host is measured
 
 
 def shapes() -> list[Source]:

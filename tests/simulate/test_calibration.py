@@ -121,7 +121,7 @@ def test_kv_that_does_not_fit(problem: Exception, monkeypatch: pytest.MonkeyPatc
         raise problem
 
     monkeypatch.setattr(operators, "KVStorage", refuse)
-    with refusal(MachineError, "KV of 16 tokens", "cpu", "shorter context"):
+    with refusal(MachineError, "KV of 64 tokens", "cpu", "shorter context"):
         measure(small_model("llama"), (4, 8), chunk=4)
 
 

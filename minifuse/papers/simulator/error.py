@@ -28,7 +28,7 @@ class Compared:
 
     Attributes:
         simulated: at the speed of the profile.
-        as_slow: for each real run, at the speed that the machine had beside it.
+        as_slow: for each real run, at the speed that the machine seemed to have beside it.
     """
 
     case: Case
@@ -50,13 +50,8 @@ class Compared:
                 found[name] = median(ours[name] / theirs[name] - 1 for ours, theirs in pairs)
         return found
 
-    @cached_property
-    def plain_errors(self) -> dict[str, float]:
-        """Return the errors against runs at the speed of the profile."""
-        return self.errors([self.simulated] * len(self.real))
-
     def iteration_error(self) -> float | None:
-        """Return the iterations' mean absolute error at the speed that the machine had; None if none counts.
+        """Return the iterations' mean absolute error at the speed of the profile; None if none counts.
 
         An iteration counts if its work was the same in all real runs, with the median of its times. With several
         workers iterations overlap, and none counts.
@@ -71,14 +66,14 @@ class Compared:
                 other for other in others if step in other.iterations and other.iterations[step][0].work == plan.work
             ]
             if len(alike) == len(others):
-                seen = [seconds / first.slow, *(other.iterations[step][1] / other.slow for other in alike)]
+                seen = [seconds, *(other.iterations[step][1] for other in alike)]
                 errors.append(abs(cost(plan) / median(seen) - 1))
         return mean(errors) if errors else None
 
     @cached_property
     def all_errors(self) -> dict[str, float | None]:
-        """Return the error of iterations, and of each metric, at the speed that the machine had."""
-        return {"iteration": self.iteration_error(), **self.errors(self.as_slow)}
+        """Return the error of iterations, and of each metric, at the speed of the profile."""
+        return {"iteration": self.iteration_error(), **self.errors([self.simulated] * len(self.real))}
 
     @property
     def alike(self) -> bool:
@@ -128,13 +123,13 @@ def figure(setting: Setting, say: Say) -> Drawn:
         sizes = _sizes([one.all_errors for one in of_source])
         by_model.add({"model": source.name}, {name: median(errors) for name, errors in sizes.items()})
     kept, missed = list[str](), list[str]()
-    for corrected in (True, False):
+    for corrected in (False, True):
         at_speed = "the machine's beside the run" if corrected else "the profile's"
-        by_run = [one.all_errors if corrected else one.plain_errors for one in compared]
+        by_run = [one.errors(one.as_slow) if corrected else one.all_errors for one in compared]
         for name, errors in _sizes(by_run).items():
             what = METRICS.get(name, name)
             summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
-            if corrected:
+            if not corrected:
                 (kept if median(errors) <= TYPICAL and max(errors) <= LARGEST else missed).append(what)
     slow = [run.slow for one in compared for run in one.real]
     at_once = [one for one in compared if one.case.share is None]

@@ -109,14 +109,16 @@ class Setting(Bench[Any]):
                 f"--dtype {self.dtype} for all techniques."
             )
 
-    def _rows(self, kind: str) -> list[Technique]:
-        """Return the techniques that are compared on models of a kind."""
-        return [for_model(TECHNIQUES[name], kind) for name in self.scale.techniques or serving(kind)]
+    def _rows(self, kind: str, source: Source | None = None) -> list[Technique]:
+        """Return the techniques that are compared on models of a kind, or on one model."""
+        rows = [for_model(TECHNIQUES[name], kind) for name in self.scale.techniques or serving(kind)]
+        is_tree = isinstance(source, CellSource) and source.config.kind == "treelstm"
+        return [row for row in rows if not (is_tree and row.memory == "rows")]  # a row is one chain's
 
     def cases(self, bench: Bench[Any], speed: Speed) -> Iterator[Case]:
         """Yield every technique with every load."""
         batches = self.scale.batches
-        for row in self._rows(bench.source.kind):
+        for row in self._rows(bench.source.kind, bench.source):
             for batch in batches if row.batch_sizes else batches[:1]:
                 yield Case(bench, self, speed, row, batch, None)
             for batch, share in zip(batches, SHARES, strict=False):
