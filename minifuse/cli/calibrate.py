@@ -159,7 +159,9 @@ def _show(profile: MachineProfile, options: CalibrateOptions) -> None:
         terms = ("iteration", "sequence", "newcomer")
         table.add_row(mix, *(in_time(host.seconds[term]) if term in host.seconds else "-" for term in terms))
     out.print(table)
-    out.print(f"Half of a time's rounds lie within {profile.spread:.0%} of it.", soft_wrap=True)
+    if profile.rounds > 1:
+        spread = f"The middle half of an iteration's rounds spans {profile.spread:.0%} of their median."
+        out.print(spread, soft_wrap=True)
     if profile.others >= BUSY:
         busy = f"other processes used {plain(profile.others)} of {len(usable_cores())} cores"
         tell(f"note: {busy} meanwhile: measure again when the machine is quiet.")

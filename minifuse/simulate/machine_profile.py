@@ -76,7 +76,7 @@ class MachineProfile(_Part):
     torch: str
     models: dict[str, PositiveInt]  # the models measured, with torch's number of threads for each
     rounds: PositiveInt
-    spread: NonNegativeFloat  # median over all computations: interquartile range of the rounds, over their median
+    spread: NonNegativeFloat  # interquartile range of an iteration's rounds, over their median; median of iterations
     others: NonNegativeFloat  # cores that other processes used meanwhile
     slow: PositiveFloat = 1.0  # everything takes so many times as long as the tables tell
     rates: Rates
