@@ -22,7 +22,7 @@ from minifuse.model.choices import find_device
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.source import Source, resolve
 from minifuse.show.figures import in_time, plain
-from minifuse.techniques import TECHNIQUES, Technique, technique
+from minifuse.techniques import TECHNIQUES, Technique, for_model, technique
 
 if TYPE_CHECKING:
     from minifuse.simulate.machine_profile import MachineProfile
@@ -74,6 +74,9 @@ def calibrate(options: CalibrateOptions) -> int:
     profile in the cache folder.
     """
     source = None if options.model is None else resolve(options.model)
+    if source is not None:
+        for name in options.technique:
+            for_model(technique(name), source.kind)  # refuses models that it does not serve
     refuse_overwriting([("--out", options.out)], [] if options.model is None else [options.model])
     from minifuse.simulate.profiles import KeptProfile
 

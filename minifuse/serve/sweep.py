@@ -100,11 +100,11 @@ def _run_all(
     begin: Callable[[], None] | None,
 ) -> Iterator[tuple[str, Row]]:
     """Yield outcomes as they come; leaving the loop ends the processes."""
-    if processes == 1:
+    if processes == 1 or not points:
         yield from map(one, points)
         return
     # A forked process would inherit the locks of threads that it lacks.
-    with multiprocessing.get_context("spawn").Pool(min(processes, len(points)) or 1, begin) as pool:
+    with multiprocessing.get_context("spawn").Pool(min(processes, len(points)), begin) as pool:
         yield from pool.imap_unordered(one, points)
 
 

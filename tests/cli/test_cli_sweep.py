@@ -128,7 +128,7 @@ def test_in_real_time_and_of_cells(minifuse: Cli) -> None:
         (("orca", "--clock", "virtual", "--vary", "hardware=cpu,tpu"), "There is no hardware 'tpu'"),
         (("orca", "--set", "memory.host=3"), "--set gives memory.host, which none of these techniques has"),
         (("orca", "--workload", "crowd", "--model", "random:small"), "crowd"),
-        (("orca", "--vary", "model=tiny,lstm:hidden=8"), "orca"),
+        (("orca", "--vary", "model=tiny,lstm:hidden=8"), "orca does not serve models of cells"),
     ],
 )
 def test_what_cannot_run_is_refused_before_the_first_run(minifuse: Cli, given: tuple[str, ...], message: str) -> None:

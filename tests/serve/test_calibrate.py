@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ from machines import TOY
 
 from minifuse.model.source import Source, resolve
 from minifuse.model.text.load import TextSource
-from minifuse.serve import calibrate
+from minifuse.serve import calibrate, host_runs
 from minifuse.serve.calibrate import Calibration
 from minifuse.simulate.machine_profile import MachineProfile, Rates
 from minifuse.techniques import TECHNIQUES
@@ -46,6 +47,12 @@ def test_every_round_measures_every_model() -> None:
     assert torch.get_num_threads() == 2, "and leave the others to the next"
     assert profile.cells
     assert {*profile.host} == {"iteration+contiguous+per_sequence", "cellular+contiguous+per_sequence"}
+
+
+def test_ctrl_c_while_the_host_is_measured_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_runs._Iterations, "completed", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        _measured(rounds=1)
 
 
 def test_no_round_begins_after_the_minutes_but_the_first() -> None:

@@ -42,16 +42,19 @@ class Compared:
         return cls(case, real, case.simulated(), [case.simulated(run.slow) for run in real])
 
     def errors(self, simulated: Sequence[Run]) -> dict[str, float]:
-        """Return the relative error of each metric: the median over the real runs, each beside its simulated one."""
+        """Return the relative error of each metric: the median over the real runs, each beside its simulated one.
+
+        A metric that is 0 in a real run has none, such as the time per output token of answers with a single token.
+        """
         found = {}
         for name in METRICS:
             pairs = [(run.metrics, real.metrics) for run, real in zip(simulated, self.real, strict=True)]
-            if all(name in ours and name in theirs for ours, theirs in pairs):
+            if all(name in ours and theirs.get(name) for ours, theirs in pairs):
                 found[name] = median(ours[name] / theirs[name] - 1 for ours, theirs in pairs)
         return found
 
     def iteration_error(self) -> float | None:
-        """Return the iterations' mean absolute error at the speed of the profile; None if none counts.
+        """Return the iterations' mean absolute error at the speed beside each run; None if none counts.
 
         An iteration counts if its work was the same in all real runs, with the median of its times. With several
         workers iterations overlap, and none counts.
@@ -66,14 +69,19 @@ class Compared:
                 other for other in others if step in other.iterations and other.iterations[step][0].work == plan.work
             ]
             if len(alike) == len(others):
-                seen = [seconds, *(other.iterations[step][1] for other in alike)]
+                seen = [seconds / first.slow, *(other.iterations[step][1] / other.slow for other in alike)]
                 errors.append(abs(cost(plan) / median(seen) - 1))
         return mean(errors) if errors else None
 
     @cached_property
     def all_errors(self) -> dict[str, float | None]:
-        """Return the error of iterations, and of each metric, at the speed of the profile."""
-        return {"iteration": self.iteration_error(), **self.errors([self.simulated] * len(self.real))}
+        """Return the error of iterations, and of each metric, at the speed beside each run."""
+        return {"iteration": self.iteration_error(), **self.errors(self.as_slow)}
+
+    @cached_property
+    def plain_errors(self) -> dict[str, float]:
+        """Return the error of each metric at the speed of the profile."""
+        return self.errors([self.simulated] * len(self.real))
 
     @property
     def alike(self) -> bool:
@@ -123,13 +131,13 @@ def figure(setting: Setting, say: Say) -> Drawn:
         sizes = _sizes([one.all_errors for one in of_source])
         by_model.add({"model": source.name}, {name: median(errors) for name, errors in sizes.items()})
     kept, missed = list[str](), list[str]()
-    for corrected in (False, True):
+    for corrected in (True, False):
         at_speed = "the machine's beside the run" if corrected else "the profile's"
-        by_run = [one.errors(one.as_slow) if corrected else one.all_errors for one in compared]
+        by_run = [one.all_errors if corrected else one.plain_errors for one in compared]
         for name, errors in _sizes(by_run).items():
             what = METRICS.get(name, name)
             summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
-            if not corrected:
+            if corrected:
                 (kept if median(errors) <= TYPICAL and max(errors) <= LARGEST else missed).append(what)
     slow = [run.slow for one in compared for run in one.real]
     at_once = [one for one in compared if one.case.share is None]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from minifuse.core.errors import UsageError
 from minifuse.core.request import Request
+from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import TextSource
 from minifuse.papers.contest import Bench, text_model
 from minifuse.papers.curve import Contender, Curve, Served, curve_panel, load_at, never, rates_of, steady_rate
@@ -87,8 +88,8 @@ class Scene(Bench[TextSource]):
         super().__init__(conditions, text_model(conditions, MODEL), machine)
         count = max(8, workload.count // 10) if few else workload.count
         self.machine, self.workload = machine, replace(workload, count=conditions.requests or count)
-        left = 0.9 * self.settings.memory - self.source.config.num_parameters * 2
-        self.slots = int(left) // self.slot_bytes
+        weights = self.source.config.num_parameters * DTYPE_BYTES[self.dtype]
+        self.slots = self.settings.kv_bytes(self.slot_bytes, weights) // self.slot_bytes
 
     @property
     def title(self) -> str:

@@ -61,7 +61,7 @@ class _Scale:
 SCALES = {
     "quick": _Scale((("small", 192, 3, 8),), (5,), techniques=("orca", "vllm")),
     "cpu": _Scale(
-        (("small", 192, 3, 40), ("small", 384, 6, 16), ("small-opt", 640, 10, 12)),
+        (("small", 192, 3, 40), ("small", 384, 6, 12), ("small-opt", 640, 10, 8)),
         (5, 12),
         cells=(("lstm:hidden=512", 40), ("seq2seq:hidden=512", 20), ("treelstm:hidden=512", 40)),
     ),
