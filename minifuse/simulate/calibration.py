@@ -14,7 +14,7 @@ from minifuse.execute.timing import time_in_turns
 from minifuse.memory.tiered.profile import Profile, powers_of_two
 from minifuse.model.text.transformer import Transformer
 from minifuse.simulate.cost import saturating
-from minifuse.simulate.operators import Attending, Pieces, TokenWise, kv_for
+from minifuse.simulate.operators import Attending, Pieces, kv_for, token_wise
 from minifuse.simulate.profiles import CHUNK
 
 COUNTS = (1, 4, 16, 32, 64, 128, 256, 512, 1024)  # tokens of an iteration, to find how many saturate the machine
@@ -76,10 +76,9 @@ def measure(
     pieces: dict[int, Pieces] = {context: ((chunk, context),) for context in contexts}
     attending = Attending(model, PagedStage(), kv_for(model, pieces.values(), len(model.layers)))
     operators = attending.backend.operators
-    others = TokenWise(model, operators)
-    runs = {OTHER: others.layers(chunk)}
+    runs = {OTHER: token_wise(model, operators, chunk)}
     runs |= {str(context): attending.attend(one, len(model.layers)) for context, one in pieces.items()}
-    runs |= {f"{count} tokens": others.layers(count) for count in counts}
+    runs |= {f"{count} tokens": token_wise(model, operators, count) for count in counts}
     with operators.lock:
         taken = time_in_turns(runs, rounds, model.device.type)
     return Measured(

@@ -1,4 +1,4 @@
-"""Measures the operators of a transformer by themselves: layers without attention, attention, head."""
+"""Times iterations of a transformer by their parts, and operators by themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, cycle, islice
 
 import torch
@@ -32,28 +32,21 @@ Pieces = tuple[tuple[int, int], ...]  # of each piece of work: queries, and toke
 Parts = Mapping[str, float]  # seconds of index, embed, layer (one, without attention), attend (in one) and head
 
 
-@dataclass(frozen=True)
-class TokenWise:
-    """Prepares everything but attention for timing."""
+def token_wise(model: Transformer, ops: Operators, count: int) -> Callable[[], object]:
+    """Return a function that computes `count` tokens in all layers, except for attention."""
+    config = model.config
+    tokens = torch.arange(count, device=model.device)
+    token_ids, positions = tokens % config.vocab_size, tokens % config.max_context
+    attended = torch.zeros((count, config.q_size), dtype=model.dtype, device=model.device)
 
-    model: Transformer
-    operators: Operators
+    def compute() -> None:
+        x = model.embed(token_ids, positions)
+        model.rotary(positions)
+        for layer in model.layers:
+            layer.pre_attention(x, ops)
+            x = layer.post_attention(x, attended, ops)
 
-    def layers(self, count: int) -> Callable[[], object]:
-        """Embed `count` tokens, and compute all layers except for attention."""
-        model, ops, config = self.model, self.operators, self.model.config
-        tokens = torch.arange(count, device=model.device)
-        token_ids, positions = tokens % config.vocab_size, tokens % config.max_context
-        attended = torch.zeros((count, config.q_size), dtype=model.dtype, device=model.device)
-
-        def compute() -> None:
-            x = model.embed(token_ids, positions)
-            model.rotary(positions)
-            for layer in model.layers:
-                layer.pre_attention(x, ops)
-                x = layer.post_attention(x, attended, ops)
-
-        return compute
+    return compute
 
 
 class Attending:
