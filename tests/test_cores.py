@@ -105,10 +105,10 @@ def test_threads_are_given_back() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_freed_memory_is_kept_unless_the_user_chose_otherwise() -> None:
-    """The next tensors of the same sizes then cause no page faults."""
+    """The next tensors of the same size then cause fewer page faults."""
     program = (
         "import resource, torch\n"
-        "from minifuse.execute.cores import keep_compiled, keep_freed_memory\n"
+        "from minifuse.execute.cores import keep_freed_memory\n"
         "keep_freed_memory({})\n"
         "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "def use(): torch.ones(2**24)\n"

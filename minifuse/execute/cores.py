@@ -71,7 +71,7 @@ def used_by_others() -> float | None:
 
 
 def keep_compiled(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let oneDNN keep what it compiles for each size of an iteration, unless the user has chosen otherwise.
+    """Let oneDNN keep what it compiles, unless the user has chosen otherwise.
 
     Call this before importing torch. A new size takes about a millisecond, and by default the 1,024 last products are
     kept: those of some 200 sizes.
@@ -81,7 +81,7 @@ def keep_compiled(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> None:
-    """Let the C library keep freed memory for later tensors, unless the user has chosen otherwise.
+    """Let the C library keep freed memory, unless the user has chosen otherwise.
 
     By default glibc returns large pieces to the system, which clears them when they are next used: a prompt of 600
     tokens then takes 1.6 times as long as without (3 layers of 192 numbers, on a CPU).

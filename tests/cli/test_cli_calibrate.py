@@ -34,6 +34,7 @@ def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, 
     assert "float32, 1 round:" in done.out.splitlines()[0]
     for told in ("Gflop/s", "512 rows", "prefill_first+paged+paged", "unified+tiered+paged"):
         assert told in done.out
+    assert "rounds spans" not in done.out, "one round has no spread"
     assert MachineProfile.read(str(file)).models == {str(wordless): 1}
     given = ("--model", wordless, "--requests", 1, "--prompt-length", 4, "--output-length", 2)
     trace = tmp_path / "trace.jsonl"

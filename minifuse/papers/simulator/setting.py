@@ -102,15 +102,16 @@ class Setting(Bench[Any]):
             )
         self.profile: MachineProfile = profile
         self.path = kept.path
-        rows = {source.kind: self._rows(source.kind) for source in self.sources}
-        if lacks := {row.name for kind in rows.values() for row in kind if row.mix not in profile.host}:
+        rows = [row for source in self.sources for row in self._rows(source)]
+        if lacks := {row.name for row in rows if row.mix not in profile.host}:
             raise UsageError(
                 f"{self.path} does not tell what the stages of {one_of(sorted(lacks))} cost: run minifuse calibrate "
                 f"--dtype {self.dtype} for all techniques."
             )
 
-    def _rows(self, kind: str, source: Source | None = None) -> list[Technique]:
-        """Return the techniques that are compared on models of a kind, or on one model."""
+    def _rows(self, source: Source) -> list[Technique]:
+        """Return the techniques that are compared on a model."""
+        kind = source.kind
         rows = [for_model(TECHNIQUES[name], kind) for name in self.scale.techniques or serving(kind)]
         is_tree = isinstance(source, CellSource) and source.config.kind == "treelstm"
         return [row for row in rows if not (is_tree and row.memory == "rows")]  # a row is one chain's
@@ -118,7 +119,7 @@ class Setting(Bench[Any]):
     def cases(self, bench: Bench[Any], speed: Speed) -> Iterator[Case]:
         """Yield every technique with every load."""
         batches = self.scale.batches
-        for row in self._rows(bench.source.kind, bench.source):
+        for row in self._rows(bench.source):
             for batch in batches if row.batch_sizes else batches[:1]:
                 yield Case(bench, self, speed, row, batch, None)
             for batch, share in zip(batches, SHARES, strict=False):
@@ -190,7 +191,7 @@ class Case:
         return run._replace(slow=(before + self.speed.slowness()) / 2)
 
     def simulated(self, slow: float = 1.0) -> Run:
-        """Serve the requests in virtual time, on a machine so many times as slow as the profile's."""
+        """Serve the requests in virtual time, on a machine slower than the profile's."""
         return self._serve(self.requests, self.setting.profile.model_copy(update={"slow": slow}))
 
     def _serve(self, requests: list[Request], machine: MachineProfile | None = None) -> Run:
