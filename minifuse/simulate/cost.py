@@ -227,7 +227,8 @@ class Roofline:
             pairs = plan.num_computed * width
         else:
             context = sum([work.stop for work in plan.work])
-            pairs = sum(map(_pairs, plan.work))
+            single = plan.num_tokens == len(plan.work)  # then each query sees its whole context
+            pairs = context if single else sum(map(_pairs, plan.work))
         if self.machine.slower is not None:
             layers_s = self._products(plan.num_computed, len(plan.work), moved)
             queries = max(work.stop - work.start for work in plan.work)
