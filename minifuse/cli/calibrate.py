@@ -14,7 +14,7 @@ from minifuse.cli.options import MODEL
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import BUSY
 from minifuse.cli.text import console, tell
-from minifuse.core.errors import MachineError
+from minifuse.core.errors import MachineError, UsageError
 from minifuse.execute.cores import OtherWork, usable_cores
 from minifuse.io.output import write_whole
 from minifuse.io.parsing import parse_float
@@ -27,7 +27,7 @@ from minifuse.techniques import TECHNIQUES, Technique, for_model, technique
 if TYPE_CHECKING:
     from minifuse.simulate.machine_profile import MachineProfile
 
-MOST_ROUNDS, MOST_CONTEXT, MOST_MINUTES = 1000, 1 << 20, 24 * 60
+MOST_ROUNDS, MOST_CONTEXT, MOST_MINUTES, MOST_RANKS = 1000, 1 << 20, 24 * 60, 64
 OUT = "write the profile here instead of to the cache folder (- is standard output)"
 LOOK_S = 1.0  # how long other processes are watched before anything is measured
 
@@ -61,6 +61,10 @@ class CalibrateOptions:
     minutes: Annotated[
         float | None, option("--minutes", "begin no further round after so many", "N", parse=_minutes)
     ] = None
+    ranks: Annotated[
+        int | None,
+        option("--ranks", "measure messages among up to N processes, too", "N", parse=whole(2, MOST_RANKS)),
+    ] = None
     busy: Annotated[bool, switch("--busy", "measure even if other processes compute")] = False
     out: Annotated[Path | Literal["-"] | None, option("--out", OUT, "FILE", parse=file_or_stdout)] = None
 
@@ -82,6 +86,7 @@ def calibrate(options: CalibrateOptions) -> int:
 
     device = find_device(options.device)
     config: Any = None if source is None else source.config
+    _check_ranks(options.ranks, device)
     kept = KeptProfile(config, options.dtype, device)
     if options.out is None:
         kept.check()
@@ -118,7 +123,17 @@ def _measured(source: Source | None, options: CalibrateOptions, device: str, mac
         options.minutes,
         tell,
         hosts=None if source else of_hosts(sources),
+        ranks=options.ranks or 1,
     ).measure(machine)
+
+
+def _check_ranks(ranks: int | None, device: str) -> None:
+    """Raise `UsageError` if a GPU is missing for one of the processes."""
+    if ranks is not None and device == "cuda":
+        import torch
+
+        if ranks > (count := torch.cuda.device_count()):
+            raise UsageError(f"--ranks is {ranks}, and this machine has {count} GPUs: give at most that.")
 
 
 def _refuse_if_busy() -> None:

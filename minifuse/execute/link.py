@@ -34,9 +34,46 @@ def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: Mapping[Way, f
     )
 
 
+class Direction(NamedTuple):
+    """How fast one direction of a link carries copies."""
+
+    bandwidth: float = math.inf  # bytes per second
+    copy_s: float = 0.0  # of each copy, besides its bytes
+
+    def seconds(self, num_bytes: float) -> float:
+        """Return how long a copy takes."""
+        return self.copy_s + num_bytes / self.bandwidth
+
+
+class LinkRates(NamedTuple):
+    """How fast a link carries copies, each way.
+
+    `both_ways` is the part of its rate that each direction keeps while both are busy. If None, the link carries one
+    direction at a time.
+    """
+
+    to_host: Direction = Direction()
+    to_device: Direction = Direction()
+    both_ways: float | None = None
+
+    @classmethod
+    def alike(cls, bandwidth: float, copy_s: float = 0.0, both_ways: float | None = None) -> LinkRates:
+        """Return a link that carries both ways equally fast."""
+        return cls(Direction(bandwidth, copy_s), Direction(bandwidth, copy_s), both_ways)
+
+    def seconds(self, move: Move, num_bytes: float) -> float:
+        """Return how long one copy of a move takes; 0 within the device."""
+        if not move.crosses:
+            return 0.0
+        return (self.to_host if move.target_tier == "host" else self.to_device).seconds(num_bytes)
+
+
+AT_ONCE = LinkRates()
+
+
 @dataclass(eq=False)
 class Link:
-    """Carries moves between the tiers, one after the other, while plans compute.
+    """Carries moves between the tiers while plans compute.
 
     A plan waits for all its `first` moves before it computes, and layer by layer for its moves before a wave. With L
     layers, C seconds of computing, and T seconds of transfers, layer 0 first: layer i computes for C/L, but not before
@@ -48,11 +85,15 @@ class Link:
     but its attention; then each wave waits for its copies, and attends. Moves `behind` everything use the link while no
     plan waits for it, moves to the device first; a move that has begun is not stopped.
 
+    A direction carries its copies one after the other. Within a plan, copies to the host and to the device may overlap
+    (`LinkRates.both_ways`); Pensieve, 3.5.1, avoids this for moves behind everything. While a copy overlaps with the
+    other direction, both are slower: the copy ends later, and so does whatever the other direction carries next.
+
     >>> # 4 layers, computing 8 s: transfers of 4 s expose max(1, 4 + 2 - 8) = 1 s, and of 12 s max(3, 12 + 2 - 8) = 6 s
 
     Args:
         bytes_per_token: bytes of one slot of KV.
-        bandwidth: bytes per second; if infinite, transfers take no time.
+        rates: how fast copies are carried; by default they take no time.
         num_layers: layers of the model.
         attention: returns how many of a plan's seconds each wave's attention takes. If None, the waves divide all the
             seconds in proportion to their tokens.
@@ -60,21 +101,28 @@ class Link:
     """
 
     bytes_per_token: int = 0
-    bandwidth: float = math.inf
+    rates: LinkRates = AT_ONCE
     num_layers: int = 1
     attention: Callable[[Plan], Seq[float]] | None = None
     _: KW_ONLY
     in_turn: bool = False
 
     def __post_init__(self) -> None:
-        self._token_s = self.bytes_per_token / self.bandwidth
         self._free_s = 0.0  # when the link will have carried all moves that have begun
         self._queue: list[_Queued] = []  # moves that have not begun, to the device first, each way in given order
         self._landing: list[tuple[float, Plan]] = []  # plans whose moves have all begun, and when these complete
 
     def seconds(self, moves: Iterable[Move]) -> float:
-        """Return how long these moves keep the link busy."""
-        return self._token_s * sum(move.num_tokens for move in moves if move.crosses)
+        """Return how long these moves keep the link busy.
+
+        Moves that are made at once are one copy each, the others one copy in each layer.
+        """
+        seconds = 0.0
+        for move in moves:
+            num_copies = 1 if move.moment == "first" else self.num_layers
+            num_bytes = move.num_tokens * self.bytes_per_token
+            seconds += num_copies * self.rates.seconds(move, num_bytes / num_copies)
+        return seconds
 
     def carried(self, plan: Plan) -> Measured:
         """Count, each way, the plan's bytes and how long they keep the link busy."""
@@ -111,6 +159,7 @@ class Link:
         layer_s, *attention = [seconds / num_layers for seconds in self._by_wave(plan, computing_s)]
         begun, needed = timetable(layered)
         copied: dict[int, float] = {}  # when each copy has arrived
+        free: dict[Tier, float] = {"host": link, "device": link}  # when each direction is free again
         for turn in range(-1, num_layers * num_waves):
             if turn >= 0:
                 wave = turn % num_waves
@@ -119,9 +168,27 @@ class Link:
             for number in begun.get(turn, ()):  # carried by the link, in order
                 ready = max([clock, *(copied[before] for before in layered[number].follows)])
                 if shares[number]:
-                    ready = link = max(link, ready) + shares[number]
+                    ready = self._carry(layered[number].moves[0].target_tier, ready, shares[number], free)
                 copied[number] = ready
-        return max(0.0, max([clock, *copied.values()]) - computing_s), link
+        return max(0.0, max([clock, *copied.values()]) - computing_s), max(free.values())
+
+    def _carry(self, way: Tier, ready: float, alone_s: float, free: dict[Tier, float]) -> float:
+        """Carry one copy that is ready now, and takes `alone_s` by itself; return when it ends.
+
+        >>> # At half of its rate, a copy of 4 s beside one that the other direction carries from 0 to 4 s has done 2 s
+        >>> # of its work at 4 s, and ends at 6 s. What the other direction carries next begins at 6 s, too.
+
+        Args:
+            free: when each direction is free again; this changes.
+        """
+        other: Tier = "device" if way == "host" else "host"
+        rate = self.rates.both_ways
+        begins = max(free[way], ready) if rate is not None else max(*free.values(), ready)
+        beside_s = 0.0 if rate is None else max(0.0, min(free[other] - begins, alone_s / rate))
+        lost_s = beside_s * (1 - (rate or 1.0))
+        free[way] = begins + alone_s + lost_s
+        free[other] += lost_s
+        return free[way]
 
     def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:
         """Return the seconds outside attention, then the seconds of each wave's attention.

@@ -20,14 +20,16 @@ from minifuse.model.cells.types import CellType, matrix_weights
 from minifuse.model.device import free_bytes
 from minifuse.model.source import Source
 from minifuse.model.text.config import ModelConfig
+from minifuse.parallel.timing import SIZES, time_collectives
 from minifuse.serve.host_runs import Cost, HostSamples, Samples, fit_host, fit_together, host_run
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cell_tables import CellTables
 from minifuse.simulate.cells import MeasuredCells
 from minifuse.simulate.grid import Grid
-from minifuse.simulate.machine_profile import AttentionTables, Host, LayerTables, MachineProfile, Rates
+from minifuse.simulate.machine_profile import AttentionTables, Host, LayerTables, MachineProfile, MessageTables, Rates
 from minifuse.simulate.measured import MeasuredCost, heads_of, kind_of_layer, layer_weights
 from minifuse.simulate.tables import ModelTables, Taken
+from minifuse.simulate.transfer_times import transfer_times
 from minifuse.stages import stage
 from minifuse.techniques import Technique, for_model
 
@@ -62,6 +64,7 @@ class Calibration:
         hosts: the models with which the host is measured; None: all.
         max_context: tokens of the longest context.
         minutes: no round begins later; the first is always measured.
+        ranks: messages are measured among up to so many processes; 1: they are not.
     """
 
     sources: Sequence[Source]
@@ -73,6 +76,7 @@ class Calibration:
     minutes: float | None = None
     say: Callable[[str], None] = field(default=lambda text: None)
     hosts: Sequence[Source] | None = None
+    ranks: int = 1
 
     def measure(self, machine: str) -> MachineProfile:
         """Measure every model in each round.
@@ -80,9 +84,11 @@ class Calibration:
         A shared machine's slow minutes then fall on one round of each model, not on all rounds of one.
 
         Raises:
-            MachineError: a model, or KV for the longest contexts, does not fit the device.
+            MachineError: a model, or KV for the longest contexts, does not fit the device; or processes cannot
+                exchange messages.
         """
         others, parts = OtherWork(), [self._part(source) for source in self.sources]
+        messages = self._messages() if self.ranks > 1 else None
         until_s = math.inf if self.minutes is None else time.perf_counter() + 60 * self.minutes
         num_rounds = 0
         while num_rounds < self.rounds and not (num_rounds and time.perf_counter() > until_s):
@@ -108,8 +114,22 @@ class Calibration:
             },
             cells=_cell_tables([part for part in parts if part.source.kind == "cells"]),
             host={},
+            transfers=transfer_times(self.device) if self.device == "cuda" else None,
+            messages=messages,
         )
         return profile.model_copy(update={"host": dict(self._hosts(profile, parts))})
+
+    def _messages(self) -> MessageTables:
+        """Time collectives among 2, 4, 8 ... processes, and among `ranks`."""
+        counts = (*[1 << n for n in range(1, self.ranks.bit_length()) if 1 << n < self.ranks], self.ranks)
+        found: dict[str, list[float]] = {"sum": [], "gather": []}
+        for count in counts:
+            self.say(f"messages among {count} processes")
+            for name, seconds in time_collectives(count, self.device).items():
+                found[name] += seconds
+        axes = {"ranks": counts, "bytes": SIZES}
+        sums, gathers = (Grid(axes=axes, seconds=tuple(found[name])) for name in ("sum", "gather"))
+        return MessageTables(sums=sums, gathers=gathers)
 
     def _part(self, source: Source) -> _Part:
         """Prepare one model's part."""

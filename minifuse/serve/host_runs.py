@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
+from minifuse.core.measured import measured_of
 from minifuse.core.observers import RunObserver
 from minifuse.core.plan import Plan
 from minifuse.core.report import StepReport
@@ -29,11 +30,12 @@ MOST = 32  # iterations, unless several end at once
 
 
 class Iteration(NamedTuple):
-    """A plan, when its worker could begin it, and when it ended."""
+    """A plan, when its worker could begin it, when it ended, and the seconds of transfers that are measured apart."""
 
     plan: Plan
     start_s: float
     end_s: float
+    apart_s: float = 0.0
 
 
 class Cost(Protocol):
@@ -46,12 +48,16 @@ class Cost(Protocol):
 
 
 class _Iterations(RunObserver):
-    def __init__(self) -> None:
+    """Keeps iterations; `apart`: transfers are measured apart."""
+
+    def __init__(self, apart: bool) -> None:
+        self.apart = apart
         self.found: list[Iteration] = []
 
     def completed(self, report: StepReport, requests: Requests) -> None:
         if report.plan.work:
-            self.found.append(Iteration(report.plan, report.started_s, report.ended_s))
+            apart_s = measured_of(report).exposed_s if self.apart else 0.0
+            self.found.append(Iteration(report.plan, report.started_s, report.ended_s, apart_s))
 
 
 def host_run(
@@ -73,7 +79,7 @@ def host_run(
         requests = synthetic(count, *laws, vocab, seed=batch, defaults=RequestDefaults(ignore_eos=True))
 
     def once(number: int) -> list[Iteration]:
-        observer = _Iterations()
+        observer = _Iterations(apart=settings.device == "cuda")
         engine = build_engine(run, model, into=lambda event: None, observers=(observer,))
 
         def stop(report: StepReport) -> None:
@@ -99,7 +105,7 @@ def alone(iterations: Sequence[Iteration]) -> dict[int, tuple[Plan, float]]:
     for i, one in enumerate(in_order):
         later = in_order[i + 1].start_s if i + 1 < len(in_order) else one.end_s
         if one.start_s >= ended and later >= one.end_s > one.start_s:
-            found[one.plan.step] = (one.plan, one.end_s - one.start_s)
+            found[one.plan.step] = (one.plan, one.end_s - one.start_s - one.apart_s)
         ended = max(ended, one.end_s)
     return found
 

@@ -55,6 +55,9 @@ class ServedText(ServedModel):
         self.weight_bytes = (config.num_matrix_weights + ranks * embeddings) * DTYPE_BYTES[settings.dtype]
         self.num_layers = config.num_layers
         self.cost = _cost(share, choices, settings)
+        self.messages = None  # of simulated ranks
+        if ranks > 1 and settings.clock == "virtual":
+            self.messages = SimulatedMessages(config, ranks, self.cost.element, self.cost.collectives(ranks))
         self._attention = choices.row.attention
         self.kv_bytes = settings.kv_bytes(self.slot_bytes, None if source.has_weights else self.weight_bytes)
         self._check_settings()
@@ -167,7 +170,7 @@ class ServedText(ServedModel):
         if settings.clock == "virtual":
             machine, in_turn = self.cost.machine, stages.memory.layers_in_turn > 1
             share = self.cost.config.kv_bytes_per_token(settings.dtype)  # of a rank, as is its link
-            link = Link(share, machine.transfer_bandwidth, self.num_layers, self.cost.attention_s, in_turn=in_turn)
+            link = Link(share, self.cost.link_rates, self.num_layers, self.cost.attention_s, in_turn=in_turn)
             virtual = VirtualClock()
             return VirtualExecutor(
                 virtual,
@@ -176,20 +179,11 @@ class ServedText(ServedModel):
                 shared=True,
                 together=machine.together,
                 link=link,
-                messages=self._messages(),
+                messages=self.messages,
                 on_close=close,
             ), virtual
         clock, threads = RealClock(), _threads(workers, settings.device)
         return RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=close, behind=behind), clock
-
-    def _messages(self) -> SimulatedMessages | None:
-        """Return what counts and times the messages of simulated ranks; None for one rank."""
-        machine, ranks = self.cost.machine, self.settings.tensor_parallel
-        if ranks == 1:
-            return None
-        return SimulatedMessages(
-            self.source.config, ranks, self.cost.element, machine.message_bandwidth, machine.peer_latency_s
-        )
 
     @property
     def _has_ranks(self) -> bool:
@@ -239,11 +233,6 @@ def _cost(config: ModelConfig, choices: Choices, settings: Settings) -> Roofline
     from minifuse.simulate.measured import MeasuredCost
 
     profile = check_profile(machine, settings.dtype)
-    if settings.tensor_parallel > 1:
-        raise UsageError(
-            f"The profile of {profile.machine} does not tell what messages between ranks cost: give one rank, or "
-            "another --hardware."
-        )
     return MeasuredCost(config, profile, choices.row.attention, choices.row.mix)
 
 

@@ -9,8 +9,8 @@ from minifuse.core.plan import Plan
 from minifuse.core.shapes import StateRows
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import CellType, matrix_weights
-from minifuse.simulate.beyond import LookUp
 from minifuse.simulate.cost import Hardware
+from minifuse.simulate.look_up import LookUp
 from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
 
 

@@ -6,65 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
-from itertools import pairwise
 from typing import Protocol
 
 from minifuse.attention.packing import lanes_of
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
+from minifuse.execute.link import LinkRates
 from minifuse.io.parsing import unknown
 from minifuse.memory.tiered.profile import Profile
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
+from minifuse.simulate.ring import Ring
+from minifuse.simulate.slower import PROFILED, Slower, factor
 
 ENOUGH = 0.9  # of the highest token rate: beyond, more tokens per iteration hardly help
-
-
-Factors = tuple[tuple[int, float], ...]  # number of tokens, times the roofline; ascending
-
-
-@dataclass(frozen=True, slots=True)
-class Slower:
-    """Holds multiples of the roofline, by operator; operators run one after another.
-
-    Between two points a factor is linear in the logarithm of the tokens; elsewhere the nearest point holds.
-
-    Attributes:
-        products: of tokens and weights, by tokens of the iteration.
-        decode: of attention of single tokens.
-        prefill: of attention of several tokens of a sequence, by their number.
-    """
-
-    products: Factors
-    decode: float
-    prefill: Factors
-
-    def attention(self, queries: float) -> float:
-        """Return the factor of attention of so many tokens of a sequence."""
-        return self.decode if queries == 1 else factor(self.prefill, queries)
-
-    def __str__(self) -> str:
-        return (
-            f"products {_told(self.products)}, attention of single tokens {self.decode:g}, attention of prompts "
-            f"{_told(self.prefill)}"
-        )
-
-
-def _told(points: Factors) -> str:
-    return ", ".join(f"{times:g} (of {count:,} tokens)" for count, times in points)
-
-
-def factor(points: Factors, tokens: float) -> float:
-    """Interpolate a factor.
-
-    >>> [factor(((64, 1.0), (256, 2.0)), tokens) for tokens in (1, 64, 128, 256, 1000)]
-    [1.0, 1.0, 1.5, 2.0, 2.0]
-    """
-    for (low, before), (high, after) in pairwise(points):
-        if low < tokens < high:
-            return before + (after - before) * math.log(tokens / low) / math.log(high / low)
-    return points[0][1] if tokens <= points[0][0] else points[-1][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +28,13 @@ class Hardware:
     """The rates of a machine, from its maker's data sheet, and a rounded overhead.
 
     `flops` is the rate in two-byte types, `wide_flops` the rate in float32 and wider, if it differs. `link` is the rate
-    between device and host, one direction at a time; without a link, transfers are copies within the memory. With
-    `processors`, each processor attends one KV head of one lane (or piece of work), at its share of the rates. Without
-    `processors`, attention is divided evenly, whatever the lengths. `kv_traffic` is how often the KV that an iteration
-    attends to is moved: once where it is only read, three times where it is also copied, as by a concatenation. The
-    ranks of a tensor parallel run are machines in a ring, joined by `peer_bandwidth`; by default, they are joined
-    through the host. If operators are `slower`, the iteration takes the sum of their times; otherwise it has a single
-    roofline.
+    between device and host, each way; without a link, transfers are copies within the memory. With `processors`, each
+    processor attends one KV head of one lane (or piece of work), at its share of the rates. Without `processors`,
+    attention is divided evenly, whatever the lengths. `kv_traffic` is how often the KV that an iteration attends to is
+    moved: once where it is only read, three times where it is also copied, as by a concatenation. The ranks of a tensor
+    parallel run are machines in a ring, joined by `peer_bandwidth`; by default, they are joined through the host. If
+    operators are `slower`, the iteration takes the sum of their times; otherwise it has a single roofline. Without
+    `slower`, the link carries one direction at a time.
     """
 
     bandwidth: float  # bytes per second
@@ -111,11 +67,6 @@ class Hardware:
         """Return the operations per second on numbers of `element` bytes."""
         return self.wide_flops if self.wide_flops is not None and element >= 4 else self.flops
 
-
-# Public profiles of A100s: products of a few tokens take 1.2 to 1.3 times their roofline, of 128 tokens 1.5 to 2.1;
-# attention of single tokens 1.3 to 2.7; 96 tokens after 3,488 others 3.7, a prompt of 2,688 tokens 5.7. For other
-# machines this is an assumption.
-PROFILED = Slower(products=((64, 1.25), (128, 1.8)), decode=2.0, prefill=((96, 3.7), (2688, 5.7)))
 
 HARDWARE: dict[str, Hardware] = {
     "cpu": Hardware(bandwidth=30e9, flops=150e9, overhead_s=500e-6, masked=True),
@@ -234,6 +185,20 @@ class Roofline:
             queries = max(work.stop - work.start for work in plan.work)
             return layers_s + self._attending(context, pairs, queries) + self._fixed(rows)
         return self._bound(plan.num_computed, len(plan.work), context, pairs, moved) + self._fixed(rows)
+
+    @property
+    def link_rates(self) -> LinkRates:
+        """Return how fast copies are carried between the tiers."""
+        slower, bandwidth = self.machine.slower, self.machine.transfer_bandwidth
+        return (
+            LinkRates.alike(bandwidth)
+            if slower is None
+            else LinkRates.alike(bandwidth, slower.copy_s, slower.both_ways)
+        )
+
+    def collectives(self, ranks: int) -> Ring:
+        """Return how long messages take among so many of these machines."""
+        return Ring(ranks, self.machine.message_bandwidth, self.machine.peer_latency_s)
 
     def _products(self, computed: int, sampled: int, moved: float = 0.0) -> float:
         """Return the seconds of products of tokens and weights, and of moves beside them."""

@@ -59,6 +59,28 @@ class Rates(_Part):
     memory: PositiveFloat  # bytes
 
 
+class CopyTimes(_Part):
+    """Copies in one direction, between device and host."""
+
+    bandwidth: PositiveFloat  # bytes per second
+    copy_s: NonNegativeFloat  # of each copy, besides its bytes
+
+
+class TransferTimes(_Part):
+    """Copies between device and host."""
+
+    to_host: CopyTimes
+    to_device: CopyTimes
+    both_ways: PositiveFloat  # part of its rate that each direction keeps while both are busy
+
+
+class MessageTables(_Part):
+    """Seconds of collectives, by the number of ranks and the bytes that each has."""
+
+    sums: Grid  # ranks, bytes
+    gathers: Grid  # ranks, bytes
+
+
 class Host(_Part):
     """The host's part of an iteration under one mix of stages."""
 
@@ -83,6 +105,8 @@ class MachineProfile(_Part):
     kinds: dict[str, LayerTables] = {}  # by kind of layer
     cells: dict[str, Grid] = {}  # seconds of a step of each type of cell, by its weights and the rows
     host: dict[str, Host]  # by the names of the stages, joined by +
+    transfers: TransferTimes | None = None  # None: copies are among the host's terms
+    messages: MessageTables | None = None
 
     @classmethod
     def read(cls, path: str, advice: str = "give a file made by minifuse calibrate") -> MachineProfile:

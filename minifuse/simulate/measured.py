@@ -8,12 +8,14 @@ from functools import cache
 
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
+from minifuse.execute.link import AT_ONCE, Direction, LinkRates
 from minifuse.io.parsing import one_of
 from minifuse.memory.tiered.profile import Profile
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
-from minifuse.simulate.beyond import LookUp
+from minifuse.simulate.collectives import MeasuredCollectives
 from minifuse.simulate.cost import saturating
+from minifuse.simulate.look_up import LookUp
 from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
 
 
@@ -55,7 +57,7 @@ class MeasuredCost:
         self.config, self.host, self.num_layers = config, host.seconds, config.num_layers
         self.machine = replace(profile.sheet, together=host.together)
         self.element = DTYPE_BYTES[profile.dtype]
-        self._tables = LookUp(profile.slow)
+        self._tables, self._profile = LookUp(profile.slow), profile
         kind = known(profile.kinds, kind_of_layer(config), "layers")
         tables = known(kind.attention, attention, "attention")
         self._embed = at_width(kind.embed, config.hidden_size, "numbers in a hidden state")
@@ -153,6 +155,21 @@ class MeasuredCost:
         """Return the seconds of tensors, and of one layer's attention of several queries."""
         point = work.num_tokens, work.start
         return self._tables.seconds(self._index_prefill, *point), self._tables.seconds(self._prefill, *point)
+
+    @property
+    def link_rates(self) -> LinkRates:
+        """Return how fast copies are carried between the tiers; at once, if they are among the host's terms."""
+        found, slow = self._profile.transfers, self._profile.slow
+        if found is None:
+            return AT_ONCE
+        to_host, to_device = (
+            Direction(one.bandwidth / slow, one.copy_s * slow) for one in (found.to_host, found.to_device)
+        )
+        return LinkRates(to_host, to_device, found.both_ways)
+
+    def collectives(self, ranks: int) -> MeasuredCollectives:
+        """Return how long messages take among so many of these machines."""
+        return MeasuredCollectives(self._profile, ranks)
 
     def reading_s(self, context: int) -> float:
         """Return the seconds of reading the KV of `context` tokens."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minifuse.serve import calibrate
-from minifuse.simulate.beyond import BeyondProfile
+from minifuse.simulate.look_up import BeyondProfile
 from minifuse.simulate.machine_profile import MachineProfile
 
 Cli = Callable[..., Any]

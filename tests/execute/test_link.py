@@ -15,12 +15,12 @@ from minifuse.core.measured import Measured, measured_of
 from minifuse.core.plan import Move, Plan
 from minifuse.core.request import Sequence
 from minifuse.execute import VirtualExecutor
-from minifuse.execute.link import Link
+from minifuse.execute.link import Direction, Link, LinkRates
 
 
 def link(layers: int = 4) -> Link:
     """A byte and a second for each token."""
-    return Link(1, 1.0, layers)
+    return Link(1, LinkRates.alike(1.0), layers)
 
 
 def swap(tokens: int, moment: str = "before") -> Plan:
@@ -89,14 +89,18 @@ def test_the_first_wave_takes_what_is_not_attention() -> None:
     is there at 13 s.
     """
     moves = (into(20, 8, 4, moment="before", wave=1), into(10, 0, 7, moment="before", wave=2))
-    found = Link(1, 1.0, 1, lambda plan: [2.0, 3.0, 1.0]).run(plan_of((0, 8), (8, 8), (0, 8), moves=moves), 10.0, 0.0)
+    found = Link(1, LinkRates.alike(1.0), 1, lambda plan: [2.0, 3.0, 1.0]).run(
+        plan_of((0, 8), (8, 8), (0, 8), moves=moves), 10.0, 0.0
+    )
     assert found.exposed_s == 13.0 - 9.0
 
 
 def test_the_first_wave_of_a_layer_waits_after_what_comes_before_attention() -> None:
     """Two layers of 8 s, of which two waves attend for 1 s each; what the first uploads takes 4 s in each layer."""
     moves = (into(20, 0, 8, moment="before", wave=0),)
-    found = Link(1, 1.0, 2, lambda plan: [2.0, 2.0]).run(plan_of((0, 8), (8, 8), moves=moves), 16.0, 0.0)
+    found = Link(1, LinkRates.alike(1.0), 2, lambda plan: [2.0, 2.0]).run(
+        plan_of((0, 8), (8, 8), moves=moves), 16.0, 0.0
+    )
     assert found.exposed_s == 0.0  # there at 4 s and at 8 s, and needed at 6 s and at 14 s
 
 
@@ -140,3 +144,39 @@ def test_the_executor_lands_plans_between_the_ends_of_others() -> None:
     assert (landed.plan.step, landed.ended_s, landed.ran.measured) == (1, 7.0, Measured(to_host_bytes=3, to_host_s=3.0))
     (ended,) = executor.wait(None)
     assert (ended.ended_s, measured_of(ended.ran).exposed_s, measured_of(ended.ran).moving_s) == (14.0, 4.0, 4.0)
+
+
+FETCHED = into(10, 16, 4, moment="before", wave=2)  # these two begin together
+STORED = out(0, 50, 4, moment="after", wave=0)
+
+
+@pytest.mark.parametrize(("rate", "exposed"), [(None, 8.0), (0.5, 6.0), (1.0, 4.0)])
+def test_both_ways_at_once(rate: float | None, exposed: float) -> None:
+    """Copies of 4 s to the host and to the device: in turn, at half of their rates from 0 to 4 s, or side by side."""
+    resource = Link(1, LinkRates.alike(1.0, both_ways=rate))
+    plan = plan_of((0, 8), (8, 8), (16, 8), moves=(FETCHED, STORED))
+    assert resource.run(plan, 0.0, 0.0).exposed_s == exposed
+
+
+def test_a_slowed_direction_carries_its_next_copy_later() -> None:
+    """The store, at half of its rate from 0 to 4 s, ends at 6 s; the next fetch begins only then, and takes 3 s."""
+    moves = (FETCHED, STORED, into(30, 8, 3, moment="before", wave=3))
+    resource = Link(1, LinkRates.alike(1.0, both_ways=0.5))
+    plan = plan_of((0, 8), (8, 8), (16, 8), (8, 8), moves=moves)
+    assert resource.run(plan, 0.0, 0.0).exposed_s == 9.0
+
+
+def test_each_copy_takes_its_own_seconds() -> None:
+    """Besides its bytes a copy takes 0.5 s: once if all layers are copied at once, otherwise in each of 4 layers."""
+    resource = Link(1, LinkRates.alike(1.0, copy_s=0.5), 4)
+    assert resource.run(swap(4, "first"), 8.0, 0.0).exposed_s == 4.5
+    found = resource.run(swap(4), 8.0, 100.0)
+    assert (found.to_device_s, found.exposed_s) == (6.0, 1.5)
+    within = resource.run(plan_of((0, 4), moves=(Move("copy", 9, 8, 1),)), 3.0, 200.0)
+    assert within.exposed_s == 0.0
+
+
+def test_directions_differ() -> None:
+    rates = LinkRates(to_host=Direction(2.0), to_device=Direction(1.0, copy_s=1.0))
+    carried = Link(1, rates).carried(plan_of((0, 40), moves=(out(20, 0, 4), into(10, 30, 4))))
+    assert (carried.to_host_s, carried.to_device_s) == (2.0, 5.0)

@@ -17,6 +17,7 @@ from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline
+from minifuse.simulate.ring import Ring
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS
 
@@ -25,7 +26,7 @@ TOY = replace(CONFIGS["llama"], vocab_size=29, hidden_size=8, num_layers=2)
 
 def test_messages_by_hand() -> None:
     """Four sums of T rows of 8 features, and of S rows the 15 or 8 logits of a rank, in 4 bytes."""
-    two, four = (SimulatedMessages(TOY, size, 4, bandwidth=100.0, latency_s=3.0) for size in (2, 4))
+    two, four = (SimulatedMessages(TOY, size, 4, Ring(size, bandwidth=100.0, latency_s=3.0)) for size in (2, 4))
     assert two.of(5, 2) == (5, 4 * 160 + 120, pytest.approx(4 * 2 * (3 + 0.8) + (3 + 1.2)))
     assert four.of(5, 2) == (5, 4 * 160 + 64, pytest.approx(4 * 6 * (3 + 0.4) + 3 * (3 + 0.64)))
     assert two.of(5, 0) == (4, 4 * 160, pytest.approx(4 * 2 * (3 + 0.8)))  # nothing is gathered
@@ -51,7 +52,7 @@ def test_a_plan_takes_its_ranks_time_and_its_messages(shuffle: bool) -> None:
     engine = build_engine(resolve_run(technique("fusion"), source, replace(settings, tensor_parallel=2)))
     serve(engine, [asks(f"r{i}", 3, new, ignore_eos=True) for i, new in enumerate((6, 2, 6))], on_step=steps.append)
     cost = Roofline(computed_share(source.config, 2), "float32", machine)
-    rule = SimulatedMessages(source.config, 2, 4, 1e5, 1e-4)
+    rule = SimulatedMessages(source.config, 2, 4, Ring(2, 1e5, 1e-4))
     for step in steps:
         sent = rule(step.plan, len(step.tokens))
         assert step.ended_s - step.started_s == pytest.approx(cost(step.plan) + sent.seconds)

@@ -22,6 +22,7 @@ from minifuse.parallel.runner import ParallelRunner
 from minifuse.serve.assembly import choose
 from minifuse.serve.engine import ServingEngine
 from minifuse.serve.run import serve
+from minifuse.simulate.ring import Ring
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer
 
@@ -82,7 +83,7 @@ def test_two_ranks_produce_the_oracles_tokens(name: str, served: tuple[str, Para
 
 def simulated(model: str, step: StepReport) -> tuple[int, int]:
     """Calls and bytes of one rank, as virtual time counts them."""
-    rule = SimulatedMessages(CONFIGS[model], SIZE, element=8, bandwidth=1e9, latency_s=0.0)
+    rule = SimulatedMessages(CONFIGS[model], SIZE, element=8, collectives=Ring(SIZE, 1e9, 0.0))
     return rule(step.plan, len(step.tokens))[:2]
 
 

@@ -11,6 +11,7 @@ from machines import TOY
 
 from minifuse.model.source import Source, resolve
 from minifuse.model.text.load import TextSource
+from minifuse.parallel.timing import SIZES
 from minifuse.serve import calibrate, host_runs
 from minifuse.serve.calibrate import Calibration
 from minifuse.simulate.machine_profile import MachineProfile, Rates
@@ -47,6 +48,20 @@ def test_every_round_measures_every_model() -> None:
     assert torch.get_num_threads() == 2, "and leave the others to the next"
     assert profile.cells
     assert {*profile.host} == {"iteration+contiguous+per_sequence", "cellular+contiguous+per_sequence"}
+
+
+def test_messages_are_measured_among_powers_of_two_and_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_size = [float(n) for n in range(1, len(SIZES) + 1)]
+
+    def timed(ranks: int, device: str) -> dict[str, list[float]]:
+        return {"sum": [ranks * seconds for seconds in of_size], "gather": of_size}
+
+    monkeypatch.setattr(calibrate, "time_collectives", timed)
+    said: list[str] = []
+    messages = Calibration((), (), ranks=6, say=said.append)._messages()
+    assert said == [f"messages among {ranks} processes" for ranks in (2, 4, 6)]
+    assert messages.sums(6, SIZES[0]) == pytest.approx(6.0)
+    assert messages.gathers(4, SIZES[-1]) == pytest.approx(of_size[-1])
 
 
 def test_ctrl_c_while_the_host_is_measured_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,3 +71,8 @@ def test_two_workers_at_once_are_as_fast_as_they_were() -> None:
     assert fit_together([(cost, HostSamples([[_iteration(0, 0.0, 5.0)]]))]) == 1.0
     slow = [_iteration(0, 0.0, 10.0, tokens=4), _iteration(1, 0.0, 10.0, tokens=4)]
     assert fit_together([(cost, HostSamples([slow, together, together]))]) == pytest.approx(1.6), "the median round"
+
+
+def test_transfers_that_are_measured_apart_are_not_the_hosts() -> None:
+    ((_, seconds),) = alone([_iteration(0, 1.0, 5.0)._replace(apart_s=1.5)]).values()
+    assert seconds == 2.5

@@ -19,7 +19,8 @@ from minifuse.core.shapes import Rectangle, Region
 from minifuse.memory.tiered.profile import Profile
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.presets import preset
-from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, Slower, hardware
+from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
+from minifuse.simulate.slower import Slower
 
 # A layer: attention 8 x (8 + 2 x 4) + 8 x 8 = 192, feed-forward 3 x 8 x 10 = 240. Two of them, and a head of 100 x 8.
 TOY = ModelConfig("llama", 100, 8, 2, 2, 1, 4, 10, 64, rotary=Rotary(4))

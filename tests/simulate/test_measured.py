@@ -22,7 +22,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
-from minifuse.simulate.beyond import BeyondProfile
+from minifuse.simulate.look_up import BeyondProfile
 from minifuse.simulate.machine_profile import FORMAT, MachineProfile
 from minifuse.simulate.measured import MeasuredCost
 from minifuse.simulate.profiles import VERSION
@@ -155,8 +155,6 @@ def test_a_run_in_virtual_time_takes_what_the_profile_tells(tmp_path: Path) -> N
     )
     with refusal(UsageError, "measured in float32", "float16"):
         resolve_run(technique("orca"), source, Settings(clock="virtual", hardware=str(path), dtype="float16"))
-    with refusal(UsageError, "messages between ranks"):
-        resolve_run(technique("orca"), source, Settings(clock="virtual", hardware=str(path), tensor_parallel=2))
     with refusal(UsageError, "stages", "minifuse calibrate"):
         resolve_run(technique("vllm"), source, Settings(clock="virtual", hardware=str(path)))
 

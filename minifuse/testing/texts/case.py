@@ -14,7 +14,7 @@ from minifuse.core.report import NOT_FINITE, Ran
 from minifuse.core.request import FinishReason, Request, Sequence
 from minifuse.core.stages import RunPlan
 from minifuse.execute import RunAhead
-from minifuse.execute.link import Link
+from minifuse.execute.link import Link, LinkRates
 from minifuse.model.text.reader import TextReader
 from minifuse.stages import COMPUTED_WHOLE, Memory
 from minifuse.testing.capacity import slots_needed
@@ -72,7 +72,7 @@ class TextCase(Case):
         seconds = self.scenario.seconds_per_transfer
         bandwidth = self._slot_bytes / seconds if seconds else math.inf
         num_layers = model_config(self.scenario.model).num_layers
-        return Link(self._slot_bytes, bandwidth, num_layers, in_turn=memory.layers_in_turn > 1)
+        return Link(self._slot_bytes, LinkRates.alike(bandwidth), num_layers, in_turn=memory.layers_in_turn > 1)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
         from minifuse.execute.tiered_storage import TieredStorage

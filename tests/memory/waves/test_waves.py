@@ -26,7 +26,7 @@ from minifuse.core.plan import Layout, Move, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage, StepReport
 from minifuse.core.request import Phase, Request, Sequence
 from minifuse.execute.copies import copies, timetable
-from minifuse.execute.link import Link
+from minifuse.execute.link import Link, LinkRates
 from minifuse.memory.waves.division import even_waves
 from minifuse.memory.waves.waves import Waves
 from minifuse.techniques import TECHNIQUES
@@ -197,7 +197,9 @@ def test_the_first_wave_of_a_layer_is_uploaded_beside_the_last_of_the_one_before
     long. Only the very first is waited for; and the last token of the second is copied when all is computed.
     """
     memory = Waves(4, Waves.Options(block_size=1, turns="layers", layers=2, host=100))
-    engine = make_engine("fluid", memory=memory, link=Link(256, 256 / (0.005 / 3), num_layers=2, in_turn=True))
+    engine = make_engine(
+        "fluid", memory=memory, link=Link(256, LinkRates.alike(256 / (0.005 / 3)), num_layers=2, in_turn=True)
+    )
     steps = run_all(engine, [asks("a", 2, 3), asks("b", 2, 3)])
     plan = steps[-1].plan
     assert [work.start for work in plan.work] == [3, 3]
@@ -282,11 +284,11 @@ def _play(plan: Plan, num_layers: int, rng: Random) -> None:
 def test_uploads_run_beside_the_waves_before_them() -> None:
     """Nothing waits for what is hidden: with a fast link only the first upload of a plan and its last offload do."""
     requests = [asks(f"r{i}", 3, 4) for i in range(6)]
-    steps = _timed(requests, Link(256, 256 / 0.004, num_layers=2), turns="sequences")
+    steps = _timed(requests, Link(256, LinkRates.alike(256 / 0.004), num_layers=2), turns="sequences")
     carried = steps[-1].measured
     assert carried.to_device_s == pytest.approx(6 * 5 * 0.004)
     assert carried.exposed_s == pytest.approx(5 * 0.002 + 0.002)  # one layer of the first sequence, of the last token
-    staying = _timed(requests, Link(256, 256 / 0.004, num_layers=2))[-1].measured
+    staying = _timed(requests, Link(256, LinkRates.alike(256 / 0.004), num_layers=2))[-1].measured
     assert staying.to_device_s < carried.to_device_s
     assert staying.exposed_s == pytest.approx(0.002)  # no wave waits; the last token is copied when all is computed
 

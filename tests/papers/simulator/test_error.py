@@ -18,7 +18,7 @@ from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions
 from minifuse.papers.simulator.error import METRICS, Compared
 from minifuse.papers.simulator.setting import Run
-from minifuse.simulate.beyond import BeyondProfile
+from minifuse.simulate.look_up import BeyondProfile
 from minifuse.simulate.machine_profile import Host
 from minifuse.simulate.profiles import KeptProfile
 from minifuse.simulate.shapes import resized, shapes

@@ -14,6 +14,7 @@ UNITS = {
     "context": "tokens of context",
     "queries": "tokens of a prompt",
     "earlier": "tokens before those of a prompt",
+    "bytes": "bytes of a message",
 }  # of the axes
 
 
