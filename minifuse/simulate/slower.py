@@ -34,10 +34,8 @@ class Slower:
         return self.decode if queries == 1 else factor(self.prefill, queries)
 
     def __str__(self) -> str:
-        return (
-            f"products {_told(self.products)}, attention of single tokens {self.decode:g}, attention of prompts "
-            f"{_told(self.prefill)}"
-        )
+        told = f"attention of single tokens {self.decode:g}, attention of prompts {_told(self.prefill)}"
+        return f"products {_told(self.products)}, {told}"
 
 
 def _told(points: Factors) -> str:

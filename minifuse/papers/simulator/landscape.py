@@ -61,7 +61,7 @@ class Workload:
 
 
 def _chat(count: int, vocab: int, arrival: Arrival | None, seed: int) -> list[Request]:
-    asked = Asked(scale=0.25, reaction=20.0 if arrival else 0.001)
+    asked = Asked(scale=0.25, reaction=3.0 if arrival else 0.001)
     return conversations(asked, count, vocab, asked.longest, arrival, seed)
 
 
@@ -75,7 +75,7 @@ def _single(prompts: Lognormal, answers: Lognormal) -> Callable[[int, int, Arriv
 
 
 WORKLOADS = (
-    Workload("chats", 80, _chat, 4096, turns=5.0),
+    Workload("chats", 400, _chat, 4096, turns=5.0),
     Workload("long prompts", 300, _single(Lognormal(1500, 0.5, 3500), Lognormal(60, 0.6, 256)), 3756),
     Workload("bursts", 300, _single(Lognormal(160, 1.0, 1024), Lognormal(200, 0.8, 1024)), 2048, cv=4.0),
 )
@@ -86,7 +86,7 @@ class Scene(Bench[TextSource]):
 
     def __init__(self, conditions: Conditions, machine: str, workload: Workload, few: bool) -> None:
         super().__init__(conditions, text_model(conditions, MODEL), machine)
-        count = max(8, workload.count // 10) if few else workload.count
+        count = max(8, workload.count // 20) if few else workload.count
         self.machine, self.workload = machine, replace(workload, count=conditions.requests or count)
         weights = self.source.config.num_parameters * DTYPE_BYTES[self.dtype]
         self.slots = self.settings.kv_bytes(self.slot_bytes, weights) // self.slot_bytes
