@@ -6,28 +6,29 @@ import json
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Any
 
 from minifuse.cli.compare import distinct, refuse_unknown, warm_up
-from minifuse.cli.declare import argument, option, parsed, takes, whole
+from minifuse.cli.declare import takes
 from minifuse.cli.failures import told
-from minifuse.cli.files import refuse_overwriting, writable_file
+from minifuse.cli.files import refuse_overwriting
 from minifuse.cli.options import Options, refuse_contradictions, stage_options
 from minifuse.cli.plugin import load_plugin, plugins
 from minifuse.cli.requests import make_workload, stream_requests
 from minifuse.cli.run import load_weights
 from minifuse.cli.status import Status
 from minifuse.cli.streams import print_result
+from minifuse.cli.sweep_options import SweepOptions
 from minifuse.cli.tables import sweep_tables
 from minifuse.cli.text import console, tell, time_left
 from minifuse.core.errors import MachineError, MinifuseError, UsageError
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.execute.cores import usable_cores
-from minifuse.io.parsing import MANY, all_of, check_word, parse_float, parse_int, unknown
+from minifuse.io.parsing import all_of, unknown
 from minifuse.model.source import resolve
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
@@ -37,91 +38,15 @@ from minifuse.serve.sweep import ERROR, Row, Values, points_of
 from minifuse.serve.sweep import sweep as run_points
 from minifuse.show.load import Loaded, draw_load, knee
 from minifuse.techniques import Technique, for_model, technique
-from minifuse.trace.ended import LATENCIES
 from minifuse.trace.metrics import flat_metrics
 from minifuse.trace.running import RunningMetrics
-from minifuse.workload.laws import Arrival
 
 SCHEMA = "minifuse.sweep/1"
-RATES = "requests (of --workload sharegpt, conversations) per second: 0.5,1,2; Poisson, or by the law of --arrival"
-VARY = "values of another option: requests=100,400, hardware=a100-40g,h200, batching.max_batch=8,64; repeatable"
-OUT = "a row for each run; runs that it already holds are not repeated"
-PICTURE = "draw throughput against latency here, each technique's knee marked; needs --rates"
-PROCESSES = "runs at a time: the machine's cores; in real time 1"
-DRAWN = "latency of the picture and the knees: normalized_latency_s.p99, of cells e2e_s.p99"
 LATENCY = {"transformer": "normalized_latency_s.p99", "cells": "e2e_s.p99"}
 THROUGHPUT = "throughput.requests_per_s"
-POISSON = Arrival(cv=1.0)
 OF_CELLS = ("e2e_s", "queueing_s", "computing_s")  # latencies that requests without tokens have
-METRICS = [f"{name}.{statistic}" for name in LATENCIES for statistic in ("mean", "p50", "p90", "p99", "max")]
 INSTEAD = {"seed": "--seeds", "arrival": "--rates", "set": "STAGE.OPTION=V,V"}  # of an axis of this name
 NO_AXES = ("by", "json", "ignore_eos", *INSTEAD)
-
-
-def _rates(text: str, flag: str) -> tuple[float, ...]:
-    return tuple([parse_float(part, f"A rate of {flag}", 1e-6, 1e9) for part in text.split(",")])
-
-
-def _seeds(text: str, flag: str) -> tuple[int, ...]:
-    return tuple([parse_int(part, f"A seed of {flag}", 0, MANY) for part in text.split(",")])
-
-
-def _metric(text: str, flag: str) -> str:
-    check_word(text, flag, METRICS)
-    return text
-
-
-def _axis(text: str, flag: str) -> str:
-    name, _, values = text.partition("=")
-    if not name or not all(values.split(",")):
-        raise UsageError(f'{flag} is "{text}": give an option and its values, such as requests=100,400.')
-    return text
-
-
-_grid, _output = partial(option, panel="Grid"), partial(option, panel="Output")
-
-
-@dataclass(frozen=True)
-class SweepOptions(Options):
-    """The options of `sweep`: those of a run, and its grid."""
-
-    techniques: Annotated[Sequence[str], argument("TECHNIQUE", "one or more, see minifuse list")] = ()
-    rates: Annotated[tuple[float, ...] | None, _grid("--rates", RATES, "LIST", parse=_rates)] = None
-    seeds: Annotated[tuple[int, ...] | None, _grid("--seeds", "of requests: 0", "LIST", parse=_seeds)] = None
-    vary: Annotated[Sequence[str], _grid("--vary", VARY, "NAME=V,V", parse=_axis)] = ()
-    processes: Annotated[int | None, _grid("--processes", PROCESSES, "N", parse=whole(1, 1024))] = None
-    out: Annotated[Path | None, _output("--out", OUT, "FILE.csv", parse=writable_file)] = None
-    picture: Annotated[Path | None, _output("--picture", PICTURE, "FILE.png", parse=writable_file)] = None
-    latency: Annotated[str | None, _output("--latency", DRAWN, "METRIC", parse=_metric)] = None
-
-    @property
-    def varied(self) -> dict[str, list[str]]:
-        """Return the values of --vary, as typed, by option."""
-        return {name: values.split(",") for name, _, values in (text.partition("=") for text in self.vary)}
-
-    @property
-    def grid(self) -> dict[str, Sequence[Any]]:
-        """Return the values of each axis; an option that was given once has one value."""
-        fixed = {
-            one.name.replace("_", "-"): [getattr(self, one.name)]
-            for one in fields(Options)
-            if one.name not in ("json", "seed", "set") and getattr(self, one.name) != one.default
-        }
-        fixed |= {name: [value] for name, value in stage_options(self.set).items()}
-        rates = {"rate": self.rates} if self.rates else {}
-        return {"technique": self.techniques, **fixed, **self.varied, **rates, "seed": self.seeds or (0,)}
-
-    def at(self, values: Values) -> SweepOptions:
-        """Return the options of one point of the grid."""
-        varied = {name: values[name] for name in self.varied}
-        settings = [f"{name}={value}" for name, value in varied.items() if "." in name]
-        changed = {
-            field: parsed(SweepOptions, field, value)
-            for field, value in ((name.replace("-", "_"), value) for name, value in varied.items() if "." not in name)
-        }
-        if "rate" in values:
-            changed["arrival"] = replace(self.arrival or POISSON, mean_s=1 / values["rate"])
-        return replace(self, set=(*self.set, *settings), seed=values["seed"], **changed)
 
 
 @takes(SweepOptions, without=("seed", "by"))
@@ -196,6 +121,7 @@ def _check(options: SweepOptions, points: Sequence[Values]) -> str:
     refuse_unknown(rows, options)
     _check_axes(options, rows)
     refuse_overwriting([("--out", options.out), ("--picture", options.picture)], [options.model, options.prompts])
+    _refuse_changed(options, points)
     first = points[0]
     kinds = [
         _Run(options).resolved(point)[1].source.kind
@@ -214,6 +140,19 @@ def _check(options: SweepOptions, points: Sequence[Values]) -> str:
     if len(set(kinds)) > 1:
         raise UsageError(f"--vary model names models of {all_of(sorted(set(kinds)))}: give models of one kind.")
     return str(kinds[0])
+
+
+def _refuse_changed(options: SweepOptions, points: Sequence[Values]) -> None:
+    """Refuse to go on with runs of files that have changed since."""
+    if options.out is None or not options.out.exists():
+        return
+    begun, rows = options.out.stat().st_mtime, options.out.read_text(errors="replace")
+    named = [options.prompts, *(point.get("hardware", options.hardware) for point in points)]
+    for path in [Path(name) for name in named if isinstance(name, str)]:
+        if path.is_file() and path.stat().st_mtime > begun and str(path) in rows:
+            raise UsageError(
+                f"{path} has changed since {options.out} was written, whose runs read it as it was: give another --out."
+            )
 
 
 def _check_axes(options: SweepOptions, rows: Sequence[Technique]) -> None:

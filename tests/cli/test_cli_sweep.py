@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,16 @@ def test_a_curve_without_a_bend_has_no_knee() -> None:
     assert knee([Loaded(rate, 2.0, 1.0, 1.0, 1.0) for rate in (1.0, 2.0, 3.0)]) is None
     early = [Loaded(1.0, 1.0, 1.0, 1.0, 1.0), Loaded(2.0, 1.5, 9.0, 9.0, 9.0), Loaded(3.0, 3.0, 10.0, 10.0, 10.0)]
     assert knee(early) is None
+
+
+def test_files_that_changed_since_are_refused(minifuse: Cli, tmp_path: Path) -> None:
+    """Rows of an older file would stand beside new ones; a file that no row has read may be new."""
+    prompts, machine, out = tmp_path / "prompts.jsonl", tmp_path / "machine.json", tmp_path / "sweep.csv"
+    prompts.write_text('{"prompt_token_ids": [1, 2], "max_new_tokens": 2}\n')
+    given = ("sweep", "orca", "--model", "random:small", "--clock", "virtual", "--prompts", prompts, "--out", out)
+    assert minifuse(*given).code == 0
+    os.utime(out, (0, 0))
+    minifuse(*given).refused(f"{prompts} has changed since {out}", "another --out")
+    os.utime(prompts, (0, 0))
+    machine.write_text("{}")
+    minifuse(*given, "--hardware", machine).refused("no profile of a machine")
