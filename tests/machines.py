@@ -66,6 +66,6 @@ def profile(
         "others": 0.0,
         "rates": Rates(bandwidth=1e9, flops=1e9, memory=1e9),
         "kinds": {kind_of_layer(config): kind},
-        "host": {"iteration+contiguous+per_sequence": Host(seconds=HOST)},
+        "host": {kind_of_layer(config): {"iteration+contiguous+per_sequence": Host(seconds=HOST)}},
     }
     return MachineProfile(**{**given, **changes})

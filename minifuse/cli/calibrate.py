@@ -171,11 +171,14 @@ def _show(profile: MachineProfile, options: CalibrateOptions) -> None:
     out.print(table)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("host of", no_wrap=True)
+    table.add_column("under", no_wrap=True)
     for head in ("an iteration", "a sequence", "a newcomer"):
         table.add_column(head, justify="right", no_wrap=True)
-    for mix, host in profile.host.items():
-        terms = ("iteration", "sequence", "newcomer")
-        table.add_row(mix, *(in_time(host.seconds[term]) if term in host.seconds else "-" for term in terms))
+    for model, mixes in profile.host.items():
+        for mix, host in mixes.items():
+            terms = ("iteration", "sequence", "newcomer")
+            told = [in_time(host.seconds[term]) if term in host.seconds else "-" for term in terms]
+            table.add_row(model, mix, *told)
     out.print(table)
     if profile.rounds > 1:
         spread = f"The middle half of an iteration's rounds spans {profile.spread:.0%} of their median."

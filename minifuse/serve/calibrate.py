@@ -24,7 +24,7 @@ from minifuse.parallel.timing import SIZES, time_collectives
 from minifuse.serve.host_runs import Cost, HostSamples, Samples, fit_host, fit_together, host_run
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cell_tables import CellTables
-from minifuse.simulate.cells import MeasuredCells
+from minifuse.simulate.cells import MeasuredCells, kind_of_cells
 from minifuse.simulate.grid import Grid
 from minifuse.simulate.machine_profile import AttentionTables, Host, LayerTables, MachineProfile, MessageTables, Rates
 from minifuse.simulate.measured import MeasuredCost, heads_of, kind_of_layer, layer_weights
@@ -97,7 +97,7 @@ class Calibration:
                 self.say(f"round {num_rounds} of {self.rounds}: {part.source.name}")
                 with threads_kept():
                     self._measure(part, num_rounds)
-        texts = [part for part in parts if part.source.kind == "transformer"]
+        texts = [part for part in parts if part.is_text]
         kinds = dict.fromkeys(kind_of_layer(part.config) for part in texts)
         profile = MachineProfile(
             machine=machine,
@@ -112,7 +112,7 @@ class Calibration:
             kinds={
                 kind: _layer_tables([part for part in texts if kind_of_layer(part.config) == kind]) for kind in kinds
             },
-            cells=_cell_tables([part for part in parts if part.source.kind == "cells"]),
+            cells=_cell_tables([part for part in parts if not part.is_text]),
             host={},
             transfers=transfer_times(self.device) if self.device == "cuda" else None,
             messages=messages,
@@ -156,23 +156,12 @@ class Calibration:
         for key, found in take_turns(runs, 1, first=number).items():
             part.taken.setdefault(key, []).extend(found)
 
-    def _hosts(self, profile: MachineProfile, parts: Sequence[_Part]) -> Iterator[tuple[str, Host]]:
-        """Yield each mix of stages with its host terms, fitted to all models."""
-        for mix in dict.fromkeys(row.mix for part in parts for row in part.served):
-
-            def samples(host: Host, mix: str = mix) -> Samples:
-                known = profile.model_copy(update={"host": {mix: host}})
-                return [
-                    (cost, HostSamples(part.taken[row.name, load]))
-                    for part in parts
-                    for row in part.served
-                    if row.mix == mix
-                    for cost in [measured_cost(part.tables.shape, known, row)]
-                    for load in loads_of(row)
-                ]
-
-            host = Host(seconds=fit_host(samples(Host(seconds={}))))
-            yield mix, host.model_copy(update={"together": fit_together(samples(host))})
+    def _hosts(self, profile: MachineProfile, parts: Sequence[_Part]) -> Iterator[tuple[str, dict[str, Host]]]:
+        """Yield each kind of model with the host's part of each mix of stages."""
+        for kind in dict.fromkeys(part.kind for part in parts if part.served):
+            alike = [part for part in parts if part.kind == kind]
+            rows = {row.mix: row for part in alike for row in part.served}
+            yield kind, {mix: _host(profile, alike, row) for mix, row in rows.items()}
 
 
 @dataclass
@@ -194,6 +183,15 @@ class _Part:
     @property
     def config(self) -> Any:
         return self.source.config
+
+    @property
+    def is_text(self) -> bool:
+        return self.source.kind == "transformer"
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of model; the host's part is the same within a kind."""
+        return kind_of_layer(self.config) if self.is_text else kind_of_cells(self.tables.shape)
 
     @property
     def served(self) -> list[Technique]:
@@ -223,6 +221,22 @@ class _Part:
                 yield (high - low) / middle
             else:
                 yield 0.0
+
+
+def _host(profile: MachineProfile, parts: Sequence[_Part], row: Technique) -> Host:
+    """Fit the host's terms to models of one kind, and the speed of several workers to each model."""
+    served = [part for part in parts if row.mix in {one.mix for one in part.served}]
+
+    def samples(part: _Part, host: Host) -> Samples:
+        cost = measured_cost(part.tables.shape, profile.model_copy(update={"host": {part.kind: {row.mix: host}}}), row)
+        rows = [one for one in part.served if one.mix == row.mix]
+        return [(cost, HostSamples(part.taken[one.name, load])) for one in rows for load in loads_of(one)]
+
+    nothing = Host(seconds={})
+    host = Host(seconds=fit_host([sample for part in served for sample in samples(part, nothing)]))
+    found = {layer_weights(part.config): fit_together(samples(part, host)) for part in served if part.is_text}
+    speeds = {weights: Grid(axes={}, seconds=(speed,)) for weights, speed in found.items() if speed is not None}
+    return host.model_copy(update={"together": stacked("weights", speeds) if speeds else None})
 
 
 def measured_cost(shape: ModelConfig | Mapping[str, CellType], profile: MachineProfile, row: Technique) -> Cost:

@@ -19,7 +19,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
-from minifuse.simulate.host_terms import Terms, fit, host_terms
+from minifuse.simulate.host_terms import Terms, fit
 from minifuse.techniques import Technique
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import parse_lengths
@@ -41,10 +41,9 @@ class Iteration(NamedTuple):
 class Cost(Protocol):
     """Estimates the seconds of a plan, with the host's part and without."""
 
-    num_layers: int  # of the model; 0: it computes cells
-
     def __call__(self, plan: Plan) -> float: ...
     def device_s(self, plan: Plan) -> float: ...
+    def terms(self, plan: Plan) -> Terms: ...
 
 
 class _Iterations(RunObserver):
@@ -156,18 +155,18 @@ def fit_host(samples: Samples) -> dict[str, float]:
     beyond, whole = [], []
     for cost, sample in samples:
         for plan, seconds in sample.typical():
-            counted.append(host_terms(plan, cost.num_layers))
+            counted.append(cost.terms(plan))
             beyond.append(seconds - cost.device_s(plan))
             whole.append(seconds)
     return fit(counted, beyond, whole) if counted else {}
 
 
-def fit_together(samples: Samples) -> float:
-    """Return the speed of several plans at once, relative to one; 1 if none overlapped."""
+def fit_together(samples: Samples) -> float | None:
+    """Return the speed of several plans at once, relative to one; None if none overlapped."""
     done = one_s = several_s = 0.0
     for cost, sample in samples:
         iterations = sorted(sample.rounds, key=lambda found: sum(overlap(found)))[len(sample.rounds) // 2]
         one, several = overlap(iterations)
         done += sum(cost(iteration.plan) for iteration in iterations)
         one_s, several_s = one_s + one, several_s + several
-    return max(0.1, (done - one_s) / several_s) if several_s else 1.0
+    return max(0.1, (done - one_s) / several_s) if several_s else None

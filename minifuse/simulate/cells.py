@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 from minifuse.core.plan import Plan
 from minifuse.core.shapes import StateRows
 from minifuse.model.cells.model import CellModel
-from minifuse.model.cells.types import CellType, matrix_weights
+from minifuse.model.cells.types import CellType, Spec, matrix_weights
 from minifuse.simulate.cost import Hardware
+from minifuse.simulate.host_terms import Terms, host_terms
 from minifuse.simulate.look_up import LookUp
 from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
 
@@ -43,7 +45,7 @@ class CellRoofline:
 class MeasuredCells:
     """Adds up the measured steps of a plan's batches, and the host's part.
 
-    Gathers are part of the host's time.
+    Gathering the inputs, and writing the outputs, are part of the host's time, by the bytes of the inputs.
 
     Args:
         types: the model's types of cells, by name.
@@ -54,8 +56,9 @@ class MeasuredCells:
     """
 
     def __init__(self, types: Mapping[str, CellType], profile: MachineProfile, mix: str | None = None) -> None:
-        host = Host(seconds={}) if mix is None else known(profile.host, mix, "stages")
-        self.host, self.num_layers = host.seconds, 0
+        host = Host(seconds={}) if mix is None else profile.host_of(kind_of_cells(types), mix)
+        self.host = host.seconds
+        self._input_bytes = {name: sum(map(_bytes, kind.inputs)) for name, kind in types.items()}
         self._tables = LookUp(profile.slow)
         self._steps = {
             name: at_width(known(profile.cells, name, "cell"), matrix_weights(kind.cell), "weights in a cell")
@@ -63,7 +66,11 @@ class MeasuredCells:
         }
 
     def __call__(self, plan: Plan) -> float:
-        return self.device_s(plan) + self._tables.host_s(self.host, plan)
+        return self.device_s(plan) + self._tables.host_s(self.host, self.terms(plan))
+
+    def terms(self, plan: Plan) -> Terms:
+        """Count what in a plan costs the host time."""
+        return {**host_terms(plan), "input byte": sum([self._input_bytes[work.cell] for work in plan.work])}
 
     def device_s(self, plan: Plan) -> float:
         """Return the seconds of the plan's steps, idle rows included."""
@@ -72,6 +79,19 @@ class MeasuredCells:
     def prepare_s(self, plan: Plan) -> float:
         """Return 0: no time of the host passes before the plan can start."""
         return 0.0
+
+
+def kind_of_cells(types: Iterable[str]) -> str:
+    """Return the kind of models that have these types of cells.
+
+    >>> kind_of_cells(["encoder", "decoder"])
+    'decoder+encoder'
+    """
+    return "+".join(sorted(types))
+
+
+def _bytes(spec: Spec) -> int:
+    return math.prod(spec.shape) * spec.dtype.itemsize
 
 
 def _batches(plan: Plan) -> Iterator[tuple[str, int]]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-from minifuse.core.plan import Plan
 from minifuse.simulate.grid import Grid
-from minifuse.simulate.host_terms import Terms, host_terms
+from minifuse.simulate.host_terms import Terms
 
 UNITS = {
     "tokens": "tokens",
@@ -51,10 +50,10 @@ class LookUp:
                     )
         return self.slow * grid(*point)
 
-    def host_s(self, host: Terms, plan: Plan, num_layers: int = 0) -> float:
-        """Return the seconds that the host takes for a plan; 0 if `host` has no terms."""
+    def host_s(self, host: Terms, terms: Terms) -> float:
+        """Return the seconds that the host takes for a plan's terms; 0 if `host` has none."""
         seconds = 0.0
-        for name, count in host_terms(plan, num_layers).items() if host else ():
+        for name, count in terms.items() if host else ():
             if name in host:
                 seconds += host[name] * count
             elif count:

@@ -16,7 +16,7 @@ from minifuse.simulate.cost import Hardware
 from minifuse.simulate.grid import Grid
 
 T = TypeVar("T")
-FORMAT: Literal["minifuse machine profile 3"] = "minifuse machine profile 3"
+FORMAT: Literal["minifuse machine profile 4"] = "minifuse machine profile 4"
 
 
 class _Part(BaseModel):
@@ -85,13 +85,14 @@ class Host(_Part):
     """The host's part of an iteration under one mix of stages."""
 
     seconds: dict[str, NonNegativeFloat]  # of each term of `minifuse.simulate.host_terms`
-    together: PositiveFloat = 1.0  # speed of several workers at once, as a multiple of one worker's
+    # Times that several workers at once are as fast as one, by the weights of a layer; None: there was one at a time.
+    together: Grid | None = None
 
 
 class MachineProfile(_Part):
     """Holds the times of one machine, device and dtype."""
 
-    format: Literal["minifuse machine profile 3"] = FORMAT
+    format: Literal["minifuse machine profile 4"] = FORMAT
     machine: str
     device: str
     dtype: str
@@ -104,7 +105,7 @@ class MachineProfile(_Part):
     rates: Rates
     kinds: dict[str, LayerTables] = {}  # by kind of layer
     cells: dict[str, Grid] = {}  # seconds of a step of each type of cell, by its weights and the rows
-    host: dict[str, Host]  # by the names of the stages, joined by +
+    host: dict[str, dict[str, Host]]  # by kind of model, then by the names of the stages, joined by +
     transfers: TransferTimes | None = None  # None: copies are among the host's terms
     messages: MessageTables | None = None
 
@@ -124,6 +125,10 @@ class MachineProfile(_Part):
             raise UsageError(f"{path} is no profile of a machine (it is not UTF-8): {advice}.") from None
         except ValidationError as error:
             raise UsageError(f"{path} is no profile of a machine ({misfit(error)}): {advice}.") from None
+
+    def host_of(self, kind: str, mix: str) -> Host:
+        """Return the host's part of models of a kind. Raise `UsageError` if it was not measured."""
+        return known(self.host.get(kind, {}), mix, "stages")
 
     @property
     def sheet(self) -> Hardware:

@@ -15,6 +15,7 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.simulate.collectives import MeasuredCollectives
 from minifuse.simulate.cost import saturating
+from minifuse.simulate.host_terms import Terms, host_terms
 from minifuse.simulate.look_up import LookUp
 from minifuse.simulate.machine_profile import Host, MachineProfile, at_width, known
 
@@ -53,9 +54,10 @@ class MeasuredCost:
     """
 
     def __init__(self, config: ModelConfig, profile: MachineProfile, attention: str, mix: str | None = None) -> None:
-        host = Host(seconds={}) if mix is None else known(profile.host, mix, "stages")
+        host = Host(seconds={}) if mix is None else profile.host_of(kind_of_layer(config), mix)
         self.config, self.host, self.num_layers = config, host.seconds, config.num_layers
-        self.machine = replace(profile.sheet, together=host.together)
+        together = 1.0 if host.together is None else host.together(layer_weights(config))
+        self.machine = replace(profile.sheet, together=together)
         self.element = DTYPE_BYTES[profile.dtype]
         self._tables, self._profile = LookUp(profile.slow), profile
         kind = known(profile.kinds, kind_of_layer(config), "layers")
@@ -94,7 +96,11 @@ class MeasuredCost:
 
     def host_s(self, plan: Plan) -> float:
         """Return the seconds in which the host decides on a plan, and takes its results."""
-        return self._tables.host_s(self.host, plan, self.num_layers)
+        return self._tables.host_s(self.host, self.terms(plan))
+
+    def terms(self, plan: Plan) -> Terms:
+        """Count what in a plan costs the host time."""
+        return host_terms(plan, self.num_layers)
 
     def attention_s(self, plan: Plan) -> list[float]:
         """Return the seconds of attention of each wave, in all layers."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minifuse.simulate.machine_profile import MachineProfile
 
 
-VERSION = 3  # of the format; a file of another version is not found
+VERSION = 4  # of the format; a file of another version is not found
 CHUNK = 32  # tokens of a chunk of KV, as in the thesis
 
 

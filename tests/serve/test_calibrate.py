@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from minifuse.parallel.timing import SIZES
 from minifuse.serve import calibrate, host_runs
 from minifuse.serve.calibrate import Calibration
 from minifuse.simulate.machine_profile import MachineProfile, Rates
+from minifuse.simulate.measured import layer_weights
 from minifuse.techniques import TECHNIQUES
 
 SOURCES: list[Source] = [TextSource("toy", TOY, None), resolve("lstm:hidden=8")]
@@ -29,12 +31,12 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def _measured(rounds: int, minutes: float | None = None) -> tuple[MachineProfile, list[str]]:
+def _measured(
+    rounds: int, minutes: float | None = None, hosts: list[Source] | None = SOURCES[:1]
+) -> tuple[MachineProfile, list[str]]:
     said: list[str] = []
     rows = [TECHNIQUES["orca"], TECHNIQUES["cellular"]]
-    made = Calibration(
-        SOURCES, rows, rounds=rounds, minutes=minutes, max_context=16, say=said.append, hosts=SOURCES[:1]
-    )
+    made = Calibration(SOURCES, rows, rounds=rounds, minutes=minutes, max_context=16, say=said.append, hosts=hosts)
     return made.measure("here"), said
 
 
@@ -47,7 +49,26 @@ def test_every_round_measures_every_model() -> None:
     assert profile.models == {"toy": 1, "lstm:hidden=8": 1}, "models that small compute in one thread"
     assert torch.get_num_threads() == 2, "and leave the others to the next"
     assert profile.cells
-    assert {*profile.host} == {"iteration+contiguous+per_sequence", "cellular+contiguous+per_sequence"}
+    mixes = {"iteration+contiguous+per_sequence", "cellular+contiguous+per_sequence"}
+    assert {kind: {*hosts} for kind, hosts in profile.host.items()} == {"llama": mixes}
+
+
+def test_each_kind_of_model_has_a_host_of_its_own() -> None:
+    profile, _ = _measured(rounds=1, hosts=None)
+    assert {*profile.host} == {"llama", "lstm"}
+    assert {*profile.host["lstm"]} == {"cellular+states+cells"}
+    assert profile.host["lstm"]["cellular+states+cells"].seconds.keys() >= {"iteration", "sequence", "input byte"}
+
+
+def test_several_workers_are_timed_by_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "BATCHES", (3,))
+    toys: list[Source] = [TextSource(f"toy {size}", replace(TOY, intermediate_size=size), None) for size in (10, 20)]
+    made = Calibration(toys, [TECHNIQUES["orca"], TECHNIQUES["instances"]], rounds=1, max_context=16)
+    hosts = made.measure("here").host["llama"]
+    together = hosts[TECHNIQUES["instances"].mix].together
+    assert together is not None
+    assert together.axes == {"weights": tuple(float(layer_weights(toy.config)) for toy in toys)}
+    assert hosts[TECHNIQUES["orca"].mix].together is None
 
 
 def test_messages_are_measured_among_powers_of_two_and_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from minifuse.core.plan import Plan, Work
 from minifuse.serve.host_runs import HostSamples, Iteration, alone, fit_host, fit_together, overlap
+from minifuse.simulate.host_terms import Terms, host_terms
 
 
 def _iteration(step: int, start: float, end: float, tokens: int = 1) -> Iteration:
@@ -46,13 +47,14 @@ class _Cost:
 
     host: float = 0.0
 
-    num_layers: int = 0
-
     def device_s(self, plan: Plan) -> float:
         return float(plan.num_tokens)
 
     def __call__(self, plan: Plan) -> float:
         return self.device_s(plan) + self.host
+
+    def terms(self, plan: Plan) -> Terms:
+        return host_terms(plan)
 
 
 def test_the_host_is_what_the_device_leaves() -> None:
@@ -68,7 +70,7 @@ def test_two_workers_at_once_are_as_fast_as_they_were() -> None:
     cost = cast(Any, _Cost())
     assert fit_together([(cost, HostSamples([together]))]) == pytest.approx(1.6)
     assert fit_together([(cost, HostSamples([[*together, _iteration(2, 9.0, 13.0, tokens=4)]]))]) == pytest.approx(1.6)
-    assert fit_together([(cost, HostSamples([[_iteration(0, 0.0, 5.0)]]))]) == 1.0
+    assert fit_together([(cost, HostSamples([[_iteration(0, 0.0, 5.0)]]))]) is None
     slow = [_iteration(0, 0.0, 10.0, tokens=4), _iteration(1, 0.0, 10.0, tokens=4)]
     assert fit_together([(cost, HostSamples([slow, together, together]))]) == pytest.approx(1.6), "the median round"
 

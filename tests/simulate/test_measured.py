@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers import refusal
-from machines import TOY, profile
+from machines import HOST, TOY, profile
 
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Extent, Layout, Plan, Span, Work
@@ -22,13 +22,16 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
+from minifuse.simulate.grid import Grid
 from minifuse.simulate.look_up import BeyondProfile
-from minifuse.simulate.machine_profile import FORMAT, MachineProfile
-from minifuse.simulate.measured import MeasuredCost
+from minifuse.simulate.machine_profile import FORMAT, Host, MachineProfile
+from minifuse.simulate.measured import MeasuredCost, layer_weights
 from minifuse.simulate.profiles import VERSION
 from minifuse.techniques import technique
 from minifuse.workload.laws import parse_lengths
 from minifuse.workload.synthetic import synthetic
+
+MIX = "iteration+contiguous+per_sequence"
 
 
 def _cost(attention: str = "per_sequence", **changes: Any) -> MeasuredCost:
@@ -48,7 +51,7 @@ def test_operators_add_up() -> None:
     embed, layers, head, index, attention = 50, 2 * 5e7, 3e9, 3e5 + 2e4, 2 * (100 * 3 * 7 + 2 * 17.5)
     assert _cost()(plan) == pytest.approx(embed + layers + head + index + attention)
     assert _cost().attention_s(plan) == [pytest.approx(attention)]
-    host = MeasuredCost(TOY, profile(), "per_sequence", "iteration+contiguous+per_sequence")
+    host = MeasuredCost(TOY, profile(), "per_sequence", MIX)
     assert host.host_s(plan) == 3.0 + 3 * 0.5
     assert host(plan) == pytest.approx(_cost()(plan) + 4.5)
 
@@ -100,8 +103,16 @@ def test_beyond_the_last_point_it_warns_once_and_goes_on() -> None:
         cost.attention_s(_plan(Work("a", 300, 301)))
 
 
+def test_several_workers_are_as_fast_as_with_models_of_this_size() -> None:
+    """Halfway between a model at which two workers are no faster than one, and one at which they are four times."""
+    sizes = Grid(axes={"weights": (layer_weights(TOY) / 2, layer_weights(TOY) * 2)}, seconds=(1.0, 4.0))
+    hosts = {"llama": {MIX: Host(seconds=HOST, together=sizes)}}
+    assert MeasuredCost(TOY, profile(host=hosts), "per_sequence", MIX).machine.together == pytest.approx(2.0)
+    assert MeasuredCost(TOY, profile(), "per_sequence", MIX).machine.together == 1.0
+
+
 def test_a_term_of_the_host_that_was_not_measured() -> None:
-    cost = MeasuredCost(TOY, profile(), "per_sequence", "iteration+contiguous+per_sequence")
+    cost = MeasuredCost(TOY, profile(), "per_sequence", MIX)
     known = _plan(Work("a", 9, 10))
     with pytest.warns(BeyondProfile, match="measured has a wave, and a simulated one has 1"):
         assert cost.host_s(_plan(Work("a", 9, 10), Work("b", 9, 10), waves=(Span(0, 1), Span(1, 2)))) == 4.0
@@ -132,7 +143,7 @@ def test_a_model_that_was_not_measured(changes: Mapping[str, Any], words: list[s
 def test_stages_that_were_not_measured() -> None:
     with refusal(UsageError, "attention 'mine'", "paged", "minifuse calibrate"):
         _cost("mine")
-    with refusal(UsageError, "stages 'a+b+c'", "iteration+contiguous+per_sequence"):
+    with refusal(UsageError, "stages 'a+b+c'", MIX):
         MeasuredCost(TOY, profile(), "paged", "a+b+c")
 
 
@@ -145,7 +156,7 @@ def test_a_run_in_virtual_time_takes_what_the_profile_tells(tmp_path: Path) -> N
     requests = synthetic(4, parse_lengths("fixed:8"), parse_lengths("fixed:3"), 100)
     engine = build_engine(run)
     served = serve(engine, requests)
-    cost = MeasuredCost(source.config, profile(source.config), "per_sequence", "iteration+contiguous+per_sequence")
+    cost = MeasuredCost(source.config, profile(source.config), "per_sequence", MIX)
     steps = [event for event in engine.trace.events() if event.get("event") == "step"]
     assert steps
     assert served.answers[0].finish_s == pytest.approx(

@@ -28,7 +28,7 @@ def fitted(model: Transformer) -> Hardware:
     import torch
 
     from minifuse.execute.timing import timed
-    from minifuse.simulate.calibration import measure
+    from minifuse.simulate.chunk_cost import measure
 
     measured = measure(model, CONTEXTS, chunk=1, rounds=ROUNDS, counts=(FEW, MANY))
     few_s, many_s = (median(measured.layers_s[count]) for count in (FEW, MANY))

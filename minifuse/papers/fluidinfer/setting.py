@@ -141,7 +141,7 @@ class Server(Bench[TextSource]):
     def start(self, say: Say) -> None:
         """In real time, load the model and measure how many tokens saturate the machine."""
         if not self.virtual and self.budget is None:
-            from minifuse.simulate.calibration import COUNTS, measure
+            from minifuse.simulate.chunk_cost import COUNTS, measure
 
             self.load()
             self.budget = measure(self.model, (32, 64), chunk=1, rounds=5, counts=COUNTS).saturating_tokens

@@ -90,7 +90,7 @@ class Setting(Bench[TextSource]):
             attention_s = {c: (s,) for c, s in zip(self.contexts, profile.attention, strict=True)}
             rest_s = (profile.other,)
         else:
-            from minifuse.simulate.calibration import measure
+            from minifuse.simulate.chunk_cost import measure
 
             self.load(share=False)
             attention_s, rest_s, _ = measure(self.model, self.contexts, CHUNK, self.rounds)

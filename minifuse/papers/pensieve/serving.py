@@ -174,7 +174,7 @@ class Serving(Bench[TextSource]):
         if self.virtual:
             cost = Roofline(self.source.config, self.dtype, hardware(self.settings.hardware))
             return cost.recomputation(CHUNK, powers_of_two(CHUNK, longest))
-        from minifuse.simulate.calibration import contexts_of, measure
+        from minifuse.simulate.chunk_cost import contexts_of, measure
 
         self.load()
         return measure(self.model, contexts_of(CHUNK, longest, self.source.name), CHUNK, PROFILED).profile

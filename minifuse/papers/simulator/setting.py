@@ -102,8 +102,9 @@ class Setting(Bench[Any]):
             )
         self.profile: MachineProfile = profile
         self.path = kept.path
+        known = {mix for mixes in profile.host.values() for mix in mixes}
         rows = [row for source in self.sources for row in self._rows(source)]
-        if lacks := {row.name for row in rows if row.mix not in profile.host}:
+        if lacks := {row.name for row in rows if row.mix not in known}:
             raise UsageError(
                 f"{self.path} does not tell what the stages of {one_of(sorted(lacks))} cost: run minifuse calibrate "
                 f"--dtype {self.dtype} for all techniques."

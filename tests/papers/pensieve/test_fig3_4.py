@@ -12,7 +12,7 @@ from minifuse.core.errors import UsageError
 from minifuse.papers import EXPERIMENTS
 from minifuse.papers.experiment import Conditions
 from minifuse.papers.pensieve.fig3_4 import Line
-from minifuse.simulate.calibration import Measured
+from minifuse.simulate.chunk_cost import Measured
 
 NAME = "pensieve-fig3.4"
 
@@ -40,7 +40,7 @@ def test_in_real_time_it_is_what_calibrate_measures(monkeypatch: pytest.MonkeyPa
         given.append(arguments[1:])
         return Measured(taken, (4.0, 4.0, 8.0))
 
-    monkeypatch.setattr("minifuse.simulate.calibration.measure", measure)
+    monkeypatch.setattr("minifuse.simulate.chunk_cost.measure", measure)
     finding = found(NAME, scale="quick", rounds=5)
     assert given == [((32, 64, 128, 256, 512), 32, 5)]
     (panel,) = finding.panels

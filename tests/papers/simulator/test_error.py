@@ -36,7 +36,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptProfile:
 def test_real_runs_beside_simulated_ones(kept: KeptProfile) -> None:
     shape = resized(preset("small"), 128, 2)
     hosts = {TECHNIQUES[name].mix: Host(seconds={}) for name in ("orca", "vllm")}
-    machine = profile(shape, wide=16.0, second=1e-11, models={shapes()[0].name: 1}, host=hosts)
+    machine = profile(shape, wide=16.0, second=1e-11, models={shapes()[0].name: 1}, host={"llama": hosts})
     kept.write(machine.model_dump_json())
     with pytest.warns(BeyondProfile, match="up to 64 tokens"):
         finding = found(NAME, scale="quick")
@@ -90,7 +90,7 @@ def test_a_machine_that_is_slow_beside_a_run_explains_its_time() -> None:
 
 
 def test_it_needs_a_profile_of_every_technique(kept: KeptProfile) -> None:
-    kept.write(profile(host={TECHNIQUES["orca"].mix: Host(seconds={})}).model_dump_json())
+    kept.write(profile(host={"llama": {TECHNIQUES["orca"].mix: Host(seconds={})}}).model_dump_json())
     with refusal(UsageError, "the stages of vllm cost", "minifuse calibrate --dtype float32"):
         EXPERIMENTS[NAME].prepare(Conditions(scale="quick"))
 

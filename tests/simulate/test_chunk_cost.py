@@ -15,8 +15,8 @@ from minifuse.core.errors import MachineError, UsageError
 from minifuse.core.places import Pages
 from minifuse.core.plan import Plan, Work
 from minifuse.memory.tiered.profile import Profile, powers_of_two
-from minifuse.simulate import calibration, operators
-from minifuse.simulate.calibration import Measured, contexts_of, measure
+from minifuse.simulate import chunk_cost, operators
+from minifuse.simulate.chunk_cost import Measured, contexts_of, measure
 from minifuse.testing.texts.models import CONFIGS, small_model
 
 LAYERS = CONFIGS["llama"].num_layers
@@ -35,7 +35,7 @@ def run_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             taken[name] = (float(len(taken) + 1),) * rounds
         return taken
 
-    monkeypatch.setattr(calibration, "time_in_turns", in_turns)
+    monkeypatch.setattr(chunk_cost, "time_in_turns", in_turns)
     return names
 
 
