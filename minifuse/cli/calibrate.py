@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,13 +22,15 @@ from minifuse.io.parsing import parse_float
 from minifuse.model.choices import find_device
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.source import Source, resolve
+from minifuse.model.text.load import TextSource
+from minifuse.parallel.config import computed_share, counts_to
 from minifuse.show.figures import in_time, plain
 from minifuse.techniques import TECHNIQUES, Technique, for_model, technique
 
 if TYPE_CHECKING:
     from minifuse.simulate.machine_profile import MachineProfile
 
-MOST_ROUNDS, MOST_CONTEXT, MOST_MINUTES, MOST_RANKS = 1000, 1 << 20, 24 * 60, 64
+MOST_ROUNDS, MOST_CONTEXT, MOST_MINUTES, MOST_RANKS = 1000, 1 << 20, 24 * 60, 16
 OUT = "write the profile here instead of to the cache folder (- is standard output)"
 LOOK_S = 1.0  # how long other processes are watched before anything is measured
 
@@ -86,7 +89,7 @@ def calibrate(options: CalibrateOptions) -> int:
 
     device = find_device(options.device)
     config: Any = None if source is None else source.config
-    _check_ranks(options.ranks, device)
+    _check_ranks(options.ranks, device, source)
     kept = KeptProfile(config, options.dtype, device)
     if options.out is None:
         kept.check()
@@ -112,7 +115,7 @@ def _measured(source: Source | None, options: CalibrateOptions, device: str, mac
     from minifuse.simulate.shapes import of_hosts, shapes
 
     rows: list[Technique] = [TECHNIQUES[name] for name in options.technique or TECHNIQUES]
-    sources = shapes() if source is None else [source]
+    sources = shapes() if source is None else [source, *_shares(source, options.ranks)]
     return Calibration(
         sources,
         rows,
@@ -122,18 +125,37 @@ def _measured(source: Source | None, options: CalibrateOptions, device: str, mac
         options.context,
         options.minutes,
         tell,
-        hosts=None if source else of_hosts(sources),
+        hosts=of_hosts(sources) if source is None else [source],
         ranks=options.ranks or 1,
     ).measure(machine)
 
 
-def _check_ranks(ranks: int | None, device: str) -> None:
-    """Raise `UsageError` if a GPU is missing for one of the processes."""
-    if ranks is not None and device == "cuda":
+def _check_ranks(ranks: int | None, device: str, source: Source | None) -> None:
+    """Raise `UsageError` if the model cannot be divided among the ranks, or a GPU is missing."""
+    if ranks is None:
+        return
+    if source is not None and source.kind == "cells":
+        raise UsageError(
+            f"--ranks is {ranks}, and {source.name} is made of cells, which are not divided: leave it out."
+        )
+    _shares(source, ranks)
+    if device == "cuda":
         import torch
 
         if ranks > (count := torch.cuda.device_count()):
-            raise UsageError(f"--ranks is {ranks}, and this machine has {count} GPUs: give at most that.")
+            raise UsageError(f"--ranks is {ranks}, and {count} GPUs are in this machine: give fewer, or leave it out.")
+
+
+def _shares(source: Source | None, ranks: int | None) -> list[Source]:
+    """Return a rank's share of the model for each number of ranks, as a model of its own."""
+    if source is None or ranks is None:
+        return []
+    config: Any = source.config
+    found: list[Source] = []
+    for count in counts_to(ranks):
+        with suppress(UsageError) if count < ranks else nullcontext():  # 4 of 6 ranks need not divide the model
+            found.append(TextSource(f"{source.name}, a rank of {count}", computed_share(config, count), None))
+    return found
 
 
 def _refuse_if_busy() -> None:

@@ -121,7 +121,6 @@ def _check(options: SweepOptions, points: Sequence[Values]) -> str:
     refuse_unknown(rows, options)
     _check_axes(options, rows)
     refuse_overwriting([("--out", options.out), ("--picture", options.picture)], [options.model, options.prompts])
-    _refuse_changed(options, points)
     first = points[0]
     kinds = [
         _Run(options).resolved(point)[1].source.kind
@@ -140,19 +139,6 @@ def _check(options: SweepOptions, points: Sequence[Values]) -> str:
     if len(set(kinds)) > 1:
         raise UsageError(f"--vary model names models of {all_of(sorted(set(kinds)))}: give models of one kind.")
     return str(kinds[0])
-
-
-def _refuse_changed(options: SweepOptions, points: Sequence[Values]) -> None:
-    """Refuse to go on with runs of files that have changed since."""
-    if options.out is None or not options.out.exists():
-        return
-    begun, rows = options.out.stat().st_mtime, options.out.read_text(errors="replace")
-    named = [options.prompts, *(point.get("hardware", options.hardware) for point in points)]
-    for path in [Path(name) for name in named if isinstance(name, str)]:
-        if path.is_file() and path.stat().st_mtime > begun and str(path) in rows:
-            raise UsageError(
-                f"{path} has changed since {options.out} was written, whose runs read it as it was: give another --out."
-            )
 
 
 def _check_axes(options: SweepOptions, rows: Sequence[Technique]) -> None:

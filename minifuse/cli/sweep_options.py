@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,8 +78,17 @@ class SweepOptions(Options):
             if one.name not in ("json", "seed", "set") and getattr(self, one.name) != one.default
         }
         fixed |= {name: [value] for name, value in stage_options(self.set).items()}
+        files = {"files": [self.digest]} if self.digest else {}
         rates = {"rate": self.rates} if self.rates else {}
-        return {"technique": self.techniques, **fixed, **self.varied, **rates, "seed": self.seeds or (0,)}
+        return {"technique": self.techniques, **fixed, **self.varied, **files, **rates, "seed": self.seeds or (0,)}
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a digest of the files of requests and machines, so that changed files make new rows."""
+        varied = self.varied
+        named = {self.prompts, self.hardware, *varied.get("prompts", ()), *varied.get("hardware", ())}
+        texts = [path.read_bytes() for path in map(Path, sorted(filter(None, named))) if path.is_file()]
+        return hashlib.blake2b(b"\0".join(texts), digest_size=4).hexdigest() if texts else ""
 
     def at(self, values: Values) -> SweepOptions:
         """Return the options of one point of the grid."""

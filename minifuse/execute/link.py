@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import KW_ONLY, dataclass
@@ -85,9 +85,9 @@ class Link:
     but its attention; then each wave waits for its copies, and attends. Moves `behind` everything use the link while no
     plan waits for it, moves to the device first; a move that has begun is not stopped.
 
-    A direction carries its copies one after the other. Within a plan, copies to the host and to the device may overlap
-    (`LinkRates.both_ways`); Pensieve, 3.5.1, avoids this for moves behind everything. While a copy overlaps with the
-    other direction, both are slower: the copy ends later, and so does whatever the other direction carries next.
+    A direction carries its copies one after the other. Copies that a plan makes layer by layer may overlap with those
+    of the other direction (`LinkRates.both_ways`); moves `first` never do, nor do moves `behind` (Pensieve, 3.5.1).
+    Each move is a copy of keys and one of values in every layer.
 
     >>> # 4 layers, computing 8 s: transfers of 4 s expose max(1, 4 + 2 - 8) = 1 s, and of 12 s max(3, 12 + 2 - 8) = 6 s
 
@@ -113,16 +113,10 @@ class Link:
         self._landing: list[tuple[float, Plan]] = []  # plans whose moves have all begun, and when these complete
 
     def seconds(self, moves: Iterable[Move]) -> float:
-        """Return how long these moves keep the link busy.
-
-        Moves that are made at once are one copy each, the others one copy in each layer.
-        """
-        seconds = 0.0
-        for move in moves:
-            num_copies = 1 if move.moment == "first" else self.num_layers
-            num_bytes = move.num_tokens * self.bytes_per_token
-            seconds += num_copies * self.rates.seconds(move, num_bytes / num_copies)
-        return seconds
+        """Return how long these moves keep the link busy, one after the other."""
+        copies_of_move = 2 * self.num_layers  # keys and values
+        token_bytes = self.bytes_per_token / copies_of_move
+        return copies_of_move * sum(self.rates.seconds(move, move.num_tokens * token_bytes) for move in moves)
 
     def carried(self, plan: Plan) -> Measured:
         """Count, each way, the plan's bytes and how long they keep the link busy."""
@@ -158,37 +152,16 @@ class Link:
         shares = num_layers * [self.seconds(copy.moves) / num_layers for copy in of_one_layer]
         layer_s, *attention = [seconds / num_layers for seconds in self._by_wave(plan, computing_s)]
         begun, needed = timetable(layered)
-        copied: dict[int, float] = {}  # when each copy has arrived
-        free: dict[Tier, float] = {"host": link, "device": link}  # when each direction is free again
+        carrying = _Carrying(self.rates.both_ways, link)
         for turn in range(-1, num_layers * num_waves):
             if turn >= 0:
                 wave = turn % num_waves
                 clock += 0.0 if wave else layer_s
-                clock = max([clock, *(copied[number] for number in needed.get(turn, ()))]) + attention[wave]
-            for number in begun.get(turn, ()):  # carried by the link, in order
-                ready = max([clock, *(copied[before] for before in layered[number].follows)])
-                if shares[number]:
-                    ready = self._carry(layered[number].moves[0].target_tier, ready, shares[number], free)
-                copied[number] = ready
-        return max(0.0, max([clock, *copied.values()]) - computing_s), max(free.values())
-
-    def _carry(self, way: Tier, ready: float, alone_s: float, free: dict[Tier, float]) -> float:
-        """Carry one copy that is ready now, and takes `alone_s` by itself; return when it ends.
-
-        >>> # At half of its rate, a copy of 4 s beside one that the other direction carries from 0 to 4 s has done 2 s
-        >>> # of its work at 4 s, and ends at 6 s. What the other direction carries next begins at 6 s, too.
-
-        Args:
-            free: when each direction is free again; this changes.
-        """
-        other: Tier = "device" if way == "host" else "host"
-        rate = self.rates.both_ways
-        begins = max(free[way], ready) if rate is not None else max(*free.values(), ready)
-        beside_s = 0.0 if rate is None else max(0.0, min(free[other] - begins, alone_s / rate))
-        lost_s = beside_s * (1 - (rate or 1.0))
-        free[way] = begins + alone_s + lost_s
-        free[other] += lost_s
-        return free[way]
+                clock = max([clock, *map(carrying.end_of, needed.get(turn, ()))]) + attention[wave]
+            for number in begun.get(turn, ()):
+                carrying.begin(number, layered[number], clock, shares[number])
+        ends = max([clock, *map(carrying.end_of, range(len(layered)))])
+        return max(0.0, ends - computing_s), carrying.now
 
     def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:
         """Return the seconds outside attention, then the seconds of each wave's attention.
@@ -245,6 +218,85 @@ class Link:
             self._free_s = begins + seconds
             if is_last:
                 self._landing.append((self._free_s, plan))
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A copy that was begun, and has not ended.
+
+    Attributes:
+        since: when it was begun.
+        follows: copies that must end before.
+        left: seconds that are left of it, at the link's full rate.
+    """
+
+    number: int
+    since: float
+    follows: tuple[int, ...]
+    left: float
+
+
+class _Carrying:
+    """Carries the copies of one plan, in the order in which they are begun.
+
+    The two directions have a queue each, and carry at `both_ways` of their rates while both are busy; without
+    `both_ways`, all copies have one queue. Each is carried when the copies that it follows have ended.
+
+    >>> copy = lambda move: Copy((move,), layer=0, begins=-1, needed=0, follows=())
+    >>> carrying = _Carrying(both_ways=0.5, free_s=0.0)
+    >>> carrying.begin(0, copy(Move("swap_out", 0, 0, 1, target_tier="host")), 0.0, 3.0)
+    >>> carrying.begin(1, copy(Move("swap_in", 0, 0, 1, "host")), 0.0, 5.0)
+    >>> carrying.end_of(0), carrying.end_of(1)  # at half of their rates until 6 s, then 2 s are left of the other
+    (6.0, 8.0)
+
+    Args:
+        free_s: when the link is free.
+    """
+
+    def __init__(self, both_ways: float | None, free_s: float) -> None:
+        self.both_ways, self.now = both_ways, free_s
+        self._queues: dict[Way, deque[_Begun]] = {}  # of each direction that has copies
+        self._ended: dict[int, float] = {}
+        self._within: dict[int, _Begun] = {}  # copies that the link does not carry
+
+    def begin(self, number: int, copy: Copy, now: float, seconds: float) -> None:
+        """Begin a copy that takes so many seconds by itself; 0: the link does not carry it."""
+        begun = _Begun(number, now, copy.follows, seconds)
+        if not seconds:
+            self._within[number] = begun
+            self._known_end(number)  # now: a chain of such copies may be long
+        else:
+            way = None if self.both_ways is None else copy.moves[0].target_tier
+            self._queues.setdefault(way, deque()).append(begun)
+
+    def end_of(self, number: int) -> float:
+        """Return when a copy ends."""
+        while (ends := self._known_end(number)) == math.inf:
+            self._step()
+        return ends
+
+    def _known_end(self, number: int) -> float:
+        """Return when a copy ends; infinity if this is not known yet."""
+        if number in self._within and (ready := self._ready(self._within[number])) < math.inf:
+            del self._within[number]
+            self._ended[number] = ready
+        return self._ended.get(number, math.inf)
+
+    def _ready(self, begun: _Begun) -> float:
+        return max([begun.since, *map(self._known_end, begun.follows)])
+
+    def _step(self) -> None:
+        """Go on to the next moment at which a copy ends, or can be carried."""
+        heads = [(queue, self._ready(queue[0])) for queue in self._queues.values() if queue]
+        carried = [queue for queue, ready in heads if ready <= self.now]
+        rate = self.both_ways if self.both_ways is not None and len(carried) > 1 else 1.0
+        ends = [(queue, self.now + queue[0].left / rate) for queue in carried]
+        until = min([*(ready for _, ready in heads if ready > self.now), *(end for _, end in ends)])
+        for queue, end in ends:
+            queue[0].left -= (until - self.now) * rate
+            if end == until:
+                self._ended[queue.popleft().number] = until
+        self.now = until
 
 
 class _Queued(NamedTuple):

@@ -48,3 +48,12 @@ def shard_config(config: Shape, size: int) -> Shape:
 def computed_share(config: Shape, size: int) -> Shape:
     """Return the shape that a rank computes: its shard, with its part of the head."""
     return replace(shard_config(config, size), vocab_size=-(-config.vocab_size // size))
+
+
+def counts_to(ranks: int) -> tuple[int, ...]:
+    """Return the numbers of ranks that are measured: powers of two, and the last.
+
+    >>> counts_to(6)
+    (2, 4, 6)
+    """
+    return (*[1 << n for n in range(1, ranks.bit_length()) if 1 << n < ranks], ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,12 +21,14 @@ from minifuse.model.cells.types import CellType, matrix_weights
 from minifuse.model.device import free_bytes
 from minifuse.model.source import Source
 from minifuse.model.text.config import ModelConfig
+from minifuse.parallel.config import counts_to
 from minifuse.parallel.timing import SIZES, time_collectives
 from minifuse.serve.host_runs import Cost, HostSamples, Samples, fit_host, fit_together, host_run
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cell_tables import CellTables
 from minifuse.simulate.cells import MeasuredCells, kind_of_cells
 from minifuse.simulate.grid import Grid
+from minifuse.simulate.look_up import BeyondProfile
 from minifuse.simulate.machine_profile import AttentionTables, Host, LayerTables, MachineProfile, MessageTables, Rates
 from minifuse.simulate.measured import MeasuredCost, heads_of, kind_of_layer, layer_weights
 from minifuse.simulate.tables import ModelTables, Taken
@@ -120,8 +123,8 @@ class Calibration:
         return profile.model_copy(update={"host": dict(self._hosts(profile, parts))})
 
     def _messages(self) -> MessageTables:
-        """Time collectives among 2, 4, 8 ... processes, and among `ranks`."""
-        counts = (*[1 << n for n in range(1, self.ranks.bit_length()) if 1 << n < self.ranks], self.ranks)
+        """Time collectives among some numbers of processes, up to `ranks`."""
+        counts = counts_to(self.ranks)
         found: dict[str, list[float]] = {"sum": [], "gather": []}
         for count in counts:
             self.say(f"messages among {count} processes")
@@ -191,7 +194,7 @@ class _Part:
     @property
     def kind(self) -> str:
         """Return the kind of model; the host's part is the same within a kind."""
-        return kind_of_layer(self.config) if self.is_text else kind_of_cells(self.tables.shape)
+        return kind_of(self.tables.shape)
 
     @property
     def served(self) -> list[Technique]:
@@ -224,7 +227,7 @@ class _Part:
 
 
 def _host(profile: MachineProfile, parts: Sequence[_Part], row: Technique) -> Host:
-    """Fit the host's terms to models of one kind, and the speed of several workers to each model."""
+    """Fit the host's part of one mix, and its speed with several workers."""
     served = [part for part in parts if row.mix in {one.mix for one in part.served}]
 
     def samples(part: _Part, host: Host) -> Samples:
@@ -232,11 +235,24 @@ def _host(profile: MachineProfile, parts: Sequence[_Part], row: Technique) -> Ho
         rows = [one for one in part.served if one.mix == row.mix]
         return [(cost, HostSamples(part.taken[one.name, load])) for one in rows for load in loads_of(one)]
 
-    nothing = Host(seconds={})
-    host = Host(seconds=fit_host([sample for part in served for sample in samples(part, nothing)]))
-    found = {layer_weights(part.config): fit_together(samples(part, host)) for part in served if part.is_text}
-    speeds = {weights: Grid(axes={}, seconds=(speed,)) for weights, speed in found.items() if speed is not None}
-    return host.model_copy(update={"together": stacked("weights", speeds) if speeds else None})
+    host = Host(seconds=fit_host([sample for part in served for sample in samples(part, Host(seconds={}))]))
+    by_width: dict[int, list[Any]] = {}
+    for part in served if served[0].is_text else ():
+        by_width.setdefault(layer_weights(part.config), []).extend(samples(part, host))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BeyondProfile)  # of terms that no iteration by itself has
+        speeds = {weights: fit_together(found) for weights, found in by_width.items()}
+    grids = {weights: Grid(axes={}, seconds=(speed,)) for weights, speed in speeds.items() if speed is not None}
+    return host.model_copy(update={"together": stacked("weights", grids) if grids else None})
+
+
+def kind_of(shape: ModelConfig | Mapping[str, CellType]) -> str:
+    """Return the kind of model under which a profile has the host's part.
+
+    Args:
+        shape: as that of `measured_cost`.
+    """
+    return kind_of_layer(shape) if isinstance(shape, ModelConfig) else kind_of_cells(shape)
 
 
 def measured_cost(shape: ModelConfig | Mapping[str, CellType], profile: MachineProfile, row: Technique) -> Cost:

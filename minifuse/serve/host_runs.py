@@ -30,10 +30,10 @@ MOST = 32  # iterations, unless several end at once
 
 
 class Iteration(NamedTuple):
-    """A plan, when its worker could begin it, when it ended, and the seconds of transfers that are measured apart."""
+    """Seconds of one plan, and of its transfers if they are measured apart."""
 
     plan: Plan
-    start_s: float
+    start_s: float  # when its worker could begin it
     end_s: float
     apart_s: float = 0.0
 
@@ -92,8 +92,8 @@ def host_run(
     return once
 
 
-def alone(iterations: Sequence[Iteration]) -> dict[int, tuple[Plan, float]]:
-    """Return the plans during which no other plan ran, by step, with their seconds.
+def alone(iterations: Sequence[Iteration]) -> dict[int, Iteration]:
+    """Return the iterations during which no other plan ran, by step.
 
     >>> of = lambda step, start, end: Iteration(Plan(step, 0, (), ()), start, end)
     >>> [*alone([of(0, 0.0, 2.0), of(1, 1.0, 3.0), of(2, 3.0, 4.0)])]
@@ -104,7 +104,7 @@ def alone(iterations: Sequence[Iteration]) -> dict[int, tuple[Plan, float]]:
     for i, one in enumerate(in_order):
         later = in_order[i + 1].start_s if i + 1 < len(in_order) else one.end_s
         if one.start_s >= ended and later >= one.end_s > one.start_s:
-            found[one.plan.step] = (one.plan, one.end_s - one.start_s - one.apart_s)
+            found[one.plan.step] = one
         ended = max(ended, one.end_s)
     return found
 
@@ -130,19 +130,19 @@ class HostSamples:
 
     rounds: Sequence[Sequence[Iteration]]
 
-    def typical(self) -> list[tuple[Plan, float]]:
-        """Return plans that ran alone in every round, with their median seconds.
+    def typical(self) -> list[tuple[Plan, float, float]]:
+        """Return plans that ran alone in every round, with the medians of their seconds and those apart.
 
         Rounds plan alike as long as no decision depends on time; a plan that differs is left out.
         """
         first, *others = map(alone, self.rounds)
         found = []
-        for step, (plan, seconds) in first.items():
-            seen = [seconds] + [
-                other[step][1] for other in others if step in other and other[step][0].work == plan.work
-            ]
-            if len(seen) == len(self.rounds):
-                found.append((plan, median(seen)))
+        for step, one in first.items():
+            alike = [other[step] for other in others if step in other and other[step].plan.work == one.plan.work]
+            if len(alike) == len(others):
+                seen = [one, *alike]
+                apart_s = median(each.apart_s for each in seen)
+                found.append((one.plan, median(each.end_s - each.start_s for each in seen), apart_s))
         return found
 
 
@@ -154,9 +154,9 @@ def fit_host(samples: Samples) -> dict[str, float]:
     counted: list[Terms] = []
     beyond, whole = [], []
     for cost, sample in samples:
-        for plan, seconds in sample.typical():
+        for plan, seconds, apart_s in sample.typical():
             counted.append(cost.terms(plan))
-            beyond.append(seconds - cost.device_s(plan))
+            beyond.append(seconds - apart_s - cost.device_s(plan))
             whole.append(seconds)
     return fit(counted, beyond, whole) if counted else {}
 

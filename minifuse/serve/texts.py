@@ -229,10 +229,13 @@ def _cost(config: ModelConfig, choices: Choices, settings: Settings) -> Roofline
     machine = settings.hardware
     if isinstance(machine, (str, Hardware)):
         return Roofline(config, settings.dtype, _machine(hardware(machine), choices))
+    from minifuse.simulate.collectives import MeasuredCollectives
     from minifuse.simulate.machine_profile import check_profile
     from minifuse.simulate.measured import MeasuredCost
 
     profile = check_profile(machine, settings.dtype)
+    if settings.tensor_parallel > 1:
+        MeasuredCollectives(profile, settings.tensor_parallel)  # refuses ranks before a rank's share is refused
     return MeasuredCost(config, profile, choices.row.attention, choices.row.mix)
 
 

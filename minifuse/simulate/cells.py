@@ -56,14 +56,14 @@ class MeasuredCells:
     """
 
     def __init__(self, types: Mapping[str, CellType], profile: MachineProfile, mix: str | None = None) -> None:
-        host = Host(seconds={}) if mix is None else profile.host_of(kind_of_cells(types), mix)
-        self.host = host.seconds
         self._input_bytes = {name: sum(map(_bytes, kind.inputs)) for name, kind in types.items()}
         self._tables = LookUp(profile.slow)
         self._steps = {
             name: at_width(known(profile.cells, name, "cell"), matrix_weights(kind.cell), "weights in a cell")
             for name, kind in types.items()
         }
+        host = Host(seconds={}) if mix is None else profile.host_of(kind_of_cells(types), mix)
+        self.host = host.seconds
 
     def __call__(self, plan: Plan) -> float:
         return self.device_s(plan) + self._tables.host_s(self.host, self.terms(plan))

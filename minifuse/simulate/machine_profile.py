@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from minifuse.core.errors import UsageError
 from minifuse.io.lines import misfit, read_bounded
@@ -71,7 +71,7 @@ class TransferTimes(_Part):
 
     to_host: CopyTimes
     to_device: CopyTimes
-    both_ways: PositiveFloat  # part of its rate that each direction keeps while both are busy
+    both_ways: Annotated[float, Field(gt=0, le=1)]  # part of its rate that each direction keeps while both are busy
 
 
 class MessageTables(_Part):
@@ -85,8 +85,17 @@ class Host(_Part):
     """The host's part of an iteration under one mix of stages."""
 
     seconds: dict[str, NonNegativeFloat]  # of each term of `minifuse.simulate.host_terms`
-    # Times that several workers at once are as fast as one, by the weights of a layer; None: there was one at a time.
+    # By the weights of a layer: the seconds of one worker over those of several at once. None: there was one at a time.
     together: Grid | None = None
+
+    def speed_of_several(self, weights: int) -> float:
+        """Return the speed of several workers at once, as a multiple of one worker's.
+
+        Beyond the models that were measured, that of the nearest holds.
+        """
+        if self.together is None:
+            return 1.0
+        return self.together(min(weights, self.together.axes["weights"][-1]))
 
 
 class MachineProfile(_Part):
@@ -128,7 +137,7 @@ class MachineProfile(_Part):
 
     def host_of(self, kind: str, mix: str) -> Host:
         """Return the host's part of models of a kind. Raise `UsageError` if it was not measured."""
-        return known(self.host.get(kind, {}), mix, "stages")
+        return known(known(self.host, kind, "stages with models of the kind"), mix, "stages")
 
     @property
     def sheet(self) -> Hardware:
@@ -164,6 +173,6 @@ def at_width(grid: Grid, width: float, unit: str) -> Grid:
     if not points[0] <= width <= points[-1]:
         raise UsageError(
             f"The model has {width:,} {unit}, and the profile was measured with {points[0]:,.0f} to "
-            f"{points[-1]:,.0f}: measure this model with minifuse calibrate --model."
+            f"{points[-1]:,.0f}: measure this model with minifuse calibrate --model, its ranks with --ranks."
         )
     return grid.at(width)

@@ -54,14 +54,14 @@ class MeasuredCost:
     """
 
     def __init__(self, config: ModelConfig, profile: MachineProfile, attention: str, mix: str | None = None) -> None:
-        host = Host(seconds={}) if mix is None else profile.host_of(kind_of_layer(config), mix)
-        self.config, self.host, self.num_layers = config, host.seconds, config.num_layers
-        together = 1.0 if host.together is None else host.together(layer_weights(config))
-        self.machine = replace(profile.sheet, together=together)
+        self.config, self.num_layers = config, config.num_layers
         self.element = DTYPE_BYTES[profile.dtype]
         self._tables, self._profile = LookUp(profile.slow), profile
         kind = known(profile.kinds, kind_of_layer(config), "layers")
         tables = known(kind.attention, attention, "attention")
+        host = Host(seconds={}) if mix is None else profile.host_of(kind_of_layer(config), mix)
+        self.host = host.seconds
+        self.machine = replace(profile.sheet, together=host.speed_of_several(layer_weights(config)))
         self._embed = at_width(kind.embed, config.hidden_size, "numbers in a hidden state")
         self._layer = at_width(kind.layers, layer_weights(config), "weights in a layer")
         self._head = at_width(kind.head, config.head_weights, "weights in the head")

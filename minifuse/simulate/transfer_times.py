@@ -16,7 +16,7 @@ WAYS = "host", "device"  # where a copy goes
 
 
 def transfer_times(device: str) -> TransferTimes:
-    """Time a small and a large copy each way, and large ones both ways at once."""
+    """Time copies each way, and both ways at once."""
     where = torch.device(device)
     streams, on_gpu = Streams(where), where.type == "cuda"
     tiers = {
@@ -29,21 +29,27 @@ def transfer_times(device: str) -> TransferTimes:
 
     def seconds(ways: Sequence[str], num_bytes: int) -> float:
         def copy() -> None:
+            begun = torch.cuda.current_stream().record_event() if on_gpu else None
+            ended = []
             for way in ways:
                 target, source = tiers[way] if way == "device" else reversed(tiers[way])
                 with streams.of(way):
+                    if begun is not None:
+                        torch.cuda.current_stream().wait_event(begun)
                     target[:num_bytes].copy_(source[:num_bytes], non_blocking=True)
-            for way in ways if on_gpu else ():
-                with streams.of(way):
-                    ended = torch.cuda.current_stream().record_event()
-                torch.cuda.current_stream().wait_event(ended)
+                    if begun is not None:
+                        ended.append(torch.cuda.current_stream().record_event())
+            for event in ended:
+                torch.cuda.current_stream().wait_event(event)
 
         return timed(copy, ROUNDS, where.type)
 
     alone = {way: (seconds([way], SMALL), seconds([way], LARGE)) for way in WAYS}
     to_host, to_device = (_copy_times(*alone[way]) for way in WAYS)
-    longer = max(large for _, large in alone.values())
-    return TransferTimes(to_host=to_host, to_device=to_device, both_ways=min(1.0, longer / seconds(WAYS, LARGE)))
+    shorter, longer = sorted(large for _, large in alone.values())
+    # When the shorter has ended, the longer goes on alone.
+    beside_s = seconds(WAYS, LARGE) - (longer - shorter)
+    return TransferTimes(to_host=to_host, to_device=to_device, both_ways=min(1.0, shorter / beside_s))
 
 
 def _copy_times(small_s: float, large_s: float) -> CopyTimes:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from minifuse.model.source import resolve
+from minifuse.parallel.timing import SIZES
 from minifuse.serve import calibrate
 from minifuse.simulate.look_up import BeyondProfile
 from minifuse.simulate.machine_profile import MachineProfile
@@ -43,9 +45,9 @@ def test_runs_use_what_was_measured(minifuse: Cli, wordless: Path, cache: Path, 
     assert header["option_sources"] == {"memory.profile": f"the cache: {file}"}
     virtual = ("run", *given, "--clock", "virtual", "--hardware", file)
     assert minifuse(*virtual, "--technique", "vllm", "--json").code == 0
-    minifuse(*virtual, "--technique", "orca").refused("stages 'iteration+contiguous+per_sequence'", "calibrate")
+    minifuse(*virtual, "--technique", "orca").refused("attention 'per_sequence'", "calibrate")
     cells = ("run", "--model", "lstm:hidden=8", "--requests", 2, "--clock", "virtual", "--hardware", file)
-    minifuse(*cells).refused("the stages 'cellular+states+cells'", "minifuse calibrate")
+    minifuse(*cells).refused("the cell 'lstm'", "minifuse calibrate")
     file.write_text("{")
     minifuse("run", "--technique", "pensieve", *given).refused(str(file), "minifuse calibrate --model")
 
@@ -80,6 +82,30 @@ def test_standard_output_is_for_the_profile_alone(
     assert not cache.exists()
 
 
+@pytest.mark.usefixtures("known_rates")
+def test_ranks_are_simulated_with_messages_as_they_were_measured(
+    minifuse: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every message takes a second: two sums in each of two layers, and a gather, in each of two iterations."""
+
+    def timed(ranks: int, device: str) -> dict[str, list[float]]:
+        return {"sum": [1.0] * len(SIZES), "gather": [1.0] * len(SIZES)}
+
+    monkeypatch.setattr(calibrate, "time_collectives", timed)
+    out, model = tmp_path / "machine.json", ("--model", "random:small")
+    layers = resolve("random:small").config.num_layers
+    given = ("--context", 16, "--ranks", 2, "--out", out)
+    done = minifuse("calibrate", "--rounds", 1, "--technique", "vllm", "--busy", *model, *given)
+    assert done.code == 0
+    assert "messages among 2 processes" in done.err
+    run = ("run", "--technique", "vllm", *model, "--clock", "virtual", "--hardware", out, "--requests", 1)
+    run += ("--prompt-length", 4, "--output-length", 2, "--json")
+    lasted = [minifuse(*run, "--tensor-parallel", ranks).json()["metrics"]["duration_s"] for ranks in (1, 2)]
+    assert lasted[0] < 1
+    assert lasted[1] == pytest.approx(2 * (2 * layers + 1), abs=1)
+    minifuse(*run, "--tensor-parallel", 4).refused("messages cost among 4 ranks, but among 2 to 2", "--ranks 4")
+
+
 BAD: list[tuple[list[Any], list[str]]] = [
     (["--model", "smal"], ["'smal'", "random:PRESET"]),
     (["--context", "15"], ['--context is "15"', "from 16"]),
@@ -87,6 +113,9 @@ BAD: list[tuple[list[Any], list[str]]] = [
     (["--minutes", "-1"], ['--minutes is "-1"', "from 0"]),
     (["--technique", "vlm"], ["'vlm'", "vllm"]),
     (["--technique", "graph-padded", "--model", "random:small"], ["graph-padded does not serve transformers"]),
+    (["--ranks", "1"], ['--ranks is "1"', "from 2"]),
+    (["--ranks", "2", "--model", "lstm:hidden=8"], ["--ranks is 2", "made of cells", "leave it out"]),
+    (["--ranks", "3", "--model", "random:small"], ["cannot be shared evenly by 3 ranks"]),
     (["--dtype", "float8"], ['--dtype is "float8"']),
     (["--out", "/nowhere/file"], ["--out", "/nowhere/file", "cannot be written"]),
 ]

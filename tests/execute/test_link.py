@@ -15,7 +15,8 @@ from minifuse.core.measured import Measured, measured_of
 from minifuse.core.plan import Move, Plan
 from minifuse.core.request import Sequence
 from minifuse.execute import VirtualExecutor
-from minifuse.execute.link import Direction, Link, LinkRates
+from minifuse.execute.copies import Copy
+from minifuse.execute.link import Direction, Link, LinkRates, _Carrying
 
 
 def link(layers: int = 4) -> Link:
@@ -150,26 +151,48 @@ FETCHED = into(10, 16, 4, moment="before", wave=2)  # these two begin together
 STORED = out(0, 50, 4, moment="after", wave=0)
 
 
-@pytest.mark.parametrize(("rate", "exposed"), [(None, 8.0), (0.5, 6.0), (1.0, 4.0)])
+@pytest.mark.parametrize(("rate", "exposed"), [(None, 8.0), (0.5, 8.0), (0.8, 5.0), (1.0, 4.0)])
 def test_both_ways_at_once(rate: float | None, exposed: float) -> None:
-    """Copies of 4 s to the host and to the device: in turn, at half of their rates from 0 to 4 s, or side by side."""
+    """Copies of 4 s to the host and to the device: in turn, each at a part of its rate, or side by side."""
     resource = Link(1, LinkRates.alike(1.0, both_ways=rate))
     plan = plan_of((0, 8), (8, 8), (16, 8), moves=(FETCHED, STORED))
     assert resource.run(plan, 0.0, 0.0).exposed_s == exposed
 
 
-def test_a_slowed_direction_carries_its_next_copy_later() -> None:
-    """The store, at half of its rate from 0 to 4 s, ends at 6 s; the next fetch begins only then, and takes 3 s."""
+def test_a_wave_waits_for_a_copy_that_another_slows() -> None:
+    """At half of its rate the fetch ends at 8 s, not at 4: then wave 2 attends for 1 s, and the next fetch takes 3 s.
+
+    That fetch was begun after wave 1, at 0 s, and is carried from 8 s on, alone: the store has ended, too.
+    """
     moves = (FETCHED, STORED, into(30, 8, 3, moment="before", wave=3))
-    resource = Link(1, LinkRates.alike(1.0, both_ways=0.5))
+    resource = Link(1, LinkRates.alike(1.0, both_ways=0.5), 1, lambda plan: [0.0, 0.0, 1.0, 0.0])
     plan = plan_of((0, 8), (8, 8), (16, 8), (8, 8), moves=moves)
-    assert resource.run(plan, 0.0, 0.0).exposed_s == 9.0
+    assert resource.run(plan, 1.0, 0.0).exposed_s == 8.0 + 3.0 - 1.0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 9)), min_size=1, max_size=8), st.sampled_from([0.5, 0.75]))
+def test_both_ways_in_small_steps(copies: list[tuple[bool, int]], rate: float) -> None:
+    """All copies are begun at 0 s: each direction carries its own in order, slower while the other is busy."""
+    carrying = _Carrying(rate, 0.0)
+    for number, (goes_out, seconds) in enumerate(copies):
+        move = out(0, 0, 1) if goes_out else into(0, 0, 1)
+        carrying.begin(number, Copy((move,), 0, -1, 0, ()), 0.0, float(seconds))
+    step = 1 / 64
+    left = {way: sum(seconds for goes_out, seconds in copies if goes_out is way) for way in (False, True)}
+    ended = 0.0
+    while any(left.values()):
+        busy = [way for way in left if left[way] > 0]
+        for way in busy:
+            left[way] = max(0.0, left[way] - step * (rate if len(busy) > 1 else 1.0))
+        ended += step
+    assert max(map(carrying.end_of, range(len(copies)))) == pytest.approx(ended, abs=2 * step)
+    assert carrying.end_of(0) >= copies[0][1]
 
 
 def test_each_copy_takes_its_own_seconds() -> None:
-    """Besides its bytes a copy takes 0.5 s: once if all layers are copied at once, otherwise in each of 4 layers."""
-    resource = Link(1, LinkRates.alike(1.0, copy_s=0.5), 4)
-    assert resource.run(swap(4, "first"), 8.0, 0.0).exposed_s == 4.5
+    """Besides its bytes, a move takes the seconds of 8 copies: keys and values in 4 layers."""
+    resource = Link(1, LinkRates.alike(1.0, copy_s=0.25), 4)
+    assert resource.run(swap(4, "first"), 8.0, 0.0).exposed_s == 4.0 + 8 * 0.25
     found = resource.run(swap(4), 8.0, 100.0)
     assert (found.to_device_s, found.exposed_s) == (6.0, 1.5)
     within = resource.run(plan_of((0, 4), moves=(Move("copy", 9, 8, 1),)), 3.0, 200.0)
@@ -179,4 +202,4 @@ def test_each_copy_takes_its_own_seconds() -> None:
 def test_directions_differ() -> None:
     rates = LinkRates(to_host=Direction(2.0), to_device=Direction(1.0, copy_s=1.0))
     carried = Link(1, rates).carried(plan_of((0, 40), moves=(out(20, 0, 4), into(10, 30, 4))))
-    assert (carried.to_host_s, carried.to_device_s) == (2.0, 5.0)
+    assert (carried.to_host_s, carried.to_device_s) == (2.0, 4.0 + 2 * 1.0)

@@ -66,5 +66,7 @@ def test_the_host_moves_the_inputs() -> None:
 
 
 def test_hosts_of_other_kinds_are_not_used() -> None:
-    with refusal(UsageError, "stages", MIX, "minifuse calibrate"):
+    with refusal(UsageError, "the cell 'lstm'", "leaf", "minifuse calibrate"):
         MeasuredCells(_types("lstm:hidden=8"), _profile({}), MIX)
+    with refusal(UsageError, "models of the kind", "internal1+internal2+leaf", "minifuse calibrate"):
+        MeasuredCells(TREE, _profile({}).model_copy(update={"host": {}}), MIX)

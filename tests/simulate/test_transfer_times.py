@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+import torch
 from machines import TOY, profile
 
 from minifuse.core.plan import Move
@@ -15,8 +19,11 @@ OUT, IN = Move("swap_out", 0, 0, 1, target_tier="host"), Move("swap_in", 0, 0, 1
 
 
 def test_each_way_and_both_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small copy takes 1 s more than its bytes; both ways at once take 1.25 times as long as the slower one."""
-    seconds = iter([2.0, 101.0, 3.0, 201.0, 251.25])
+    """A small copy takes 1 s more than its bytes.
+
+    Beside the other, at 0.8 of its rate, the copy to the host takes 126.25 s. Then 100 of 201 s are left of the other.
+    """
+    seconds = iter([2.0, 101.0, 3.0, 201.0, 126.25 + 100.0])
     monkeypatch.setattr(transfer_times, "timed", lambda *_: next(seconds))
     monkeypatch.setattr(transfer_times, "SMALL", 1)
     monkeypatch.setattr(transfer_times, "LARGE", 100)
@@ -26,9 +33,20 @@ def test_each_way_and_both_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.both_ways == 0.8
 
 
-def test_a_processor_copies_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer_times, "LARGE", 2**20)
-    assert 0 < transfer_times.transfer_times("cpu").both_ways <= 1
+def test_each_way_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU the copies of both ways are made in turn."""
+    made = []
+
+    def timed(copy: Callable[[], None], *_: Any) -> float:
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.Tensor, "copy_", lambda target, source, **_: made.append(target.numel()))
+            copy()
+        return float(sum(made))
+
+    monkeypatch.setattr(transfer_times, "timed", timed)
+    monkeypatch.setattr(transfer_times, "LARGE", 2**13)
+    transfer_times.transfer_times("cpu")
+    assert made == [2**12, 2**13, 2**12, 2**13, 2**13, 2**13]
 
 
 def test_the_link_of_a_profile() -> None:

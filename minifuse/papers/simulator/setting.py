@@ -102,13 +102,20 @@ class Setting(Bench[Any]):
             )
         self.profile: MachineProfile = profile
         self.path = kept.path
-        known = {mix for mixes in profile.host.values() for mix in mixes}
-        rows = [row for source in self.sources for row in self._rows(source)]
-        if lacks := {row.name for row in rows if row.mix not in known}:
+        lacks = {row.name for source in self.sources for row in self._lacking(source)}
+        if lacks:
             raise UsageError(
                 f"{self.path} does not tell what the stages of {one_of(sorted(lacks))} cost: run minifuse calibrate "
                 f"--dtype {self.dtype} for all techniques."
             )
+
+    def _lacking(self, source: Source) -> list[Technique]:
+        """Return the techniques that the profile lacks for this kind of model."""
+        from minifuse.serve.calibrate import kind_of  # imports torch
+
+        shape: Any = source.outline(self.dtype).types if isinstance(source, CellSource) else source.config
+        known = self.profile.host.get(kind_of(shape), {})
+        return [row for row in self._rows(source) if row.mix not in known]
 
     def _rows(self, source: Source) -> list[Technique]:
         """Return the techniques that are compared on a model."""

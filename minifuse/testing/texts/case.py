@@ -72,7 +72,9 @@ class TextCase(Case):
         seconds = self.scenario.seconds_per_transfer
         bandwidth = self._slot_bytes / seconds if seconds else math.inf
         num_layers = model_config(self.scenario.model).num_layers
-        return Link(self._slot_bytes, LinkRates.alike(bandwidth), num_layers, in_turn=memory.layers_in_turn > 1)
+        both_ways = 0.75 if self.scenario.capacity % 2 else None  # of every second scenario
+        rates = LinkRates.alike(bandwidth, seconds / 8, both_ways)
+        return Link(self._slot_bytes, rates, num_layers, in_turn=memory.layers_in_turn > 1)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
         from minifuse.execute.tiered_storage import TieredStorage
