@@ -188,7 +188,7 @@ class Roofline:
 
     @property
     def link_rates(self) -> LinkRates:
-        """Return how fast copies are carried between the tiers."""
+        """Return the rates of copies between the tiers."""
         slower, bandwidth = self.machine.slower, self.machine.transfer_bandwidth
         return (
             LinkRates.alike(bandwidth)

@@ -59,7 +59,7 @@ class LookUp:
             elif count:
                 self.warn(
                     f"host {name}",
-                    f"No iteration of these stages that was measured has a {name}, and a simulated one has {count:,}: "
-                    "they cost the host no time here.",
+                    f"A simulated iteration counts {count:,} under {name!r}, and no measured one of these stages does: "
+                    "this costs the host no time here.",
                 )
         return self.slow * seconds

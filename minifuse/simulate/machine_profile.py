@@ -84,7 +84,7 @@ class MessageTables(_Part):
 class Host(_Part):
     """The host's part of an iteration under one mix of stages."""
 
-    seconds: dict[str, NonNegativeFloat]  # of each term of `minifuse.simulate.host_terms`
+    seconds: dict[str, NonNegativeFloat]  # of each term that a cost counts (`MeasuredCost.terms`)
     # By the weights of a layer: the seconds of one worker over those of several at once. None: there was one at a time.
     together: Grid | None = None
 
@@ -115,7 +115,7 @@ class MachineProfile(_Part):
     kinds: dict[str, LayerTables] = {}  # by kind of layer
     cells: dict[str, Grid] = {}  # seconds of a step of each type of cell, by its weights and the rows
     host: dict[str, dict[str, Host]]  # by kind of model, then by the names of the stages, joined by +
-    transfers: TransferTimes | None = None  # None: copies are among the host's terms
+    transfers: TransferTimes | None = None  # None: they are among the host's terms, as copies within the device are
     messages: MessageTables | None = None
 
     @classmethod
@@ -141,7 +141,7 @@ class MachineProfile(_Part):
 
     @property
     def sheet(self) -> Hardware:
-        """Return the measured rates as hardware. Overheads and copies are among the host's terms instead."""
+        """Return the measured rates as hardware; all else is in the tables."""
         rates = self.rates
         return Hardware(rates.bandwidth, rates.flops, 0.0, memory=rates.memory, link=math.inf)
 

@@ -164,7 +164,7 @@ class MeasuredCost:
 
     @property
     def link_rates(self) -> LinkRates:
-        """Return how fast copies are carried between the tiers; at once, if they are among the host's terms."""
+        """Return the rates of copies between the tiers."""
         found, slow = self._profile.transfers, self._profile.slow
         if found is None:
             return AT_ONCE

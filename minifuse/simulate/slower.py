@@ -19,7 +19,7 @@ class Slower:
         products: of tokens and weights, by tokens of the iteration.
         decode: of attention of single tokens.
         prefill: of attention of several tokens of a sequence, by their number.
-        copy_s: seconds that each copy between the tiers takes besides its bytes.
+        copy_s: of each copy between the tiers, keys or values of a move in one layer, besides its bytes.
         both_ways: part of its rate that each direction of the link keeps while both are busy.
     """
 
@@ -34,8 +34,11 @@ class Slower:
         return self.decode if queries == 1 else factor(self.prefill, queries)
 
     def __str__(self) -> str:
-        told = f"attention of single tokens {self.decode:g}, attention of prompts {_told(self.prefill)}"
-        return f"products {_told(self.products)}, {told}"
+        told = f"products {_told(self.products)}, attention of single tokens {self.decode:g}"
+        told += (
+            f", attention of prompts {_told(self.prefill)}; {self.copy_s * 1e6:g} us for each copy between the tiers"
+        )
+        return told + (f", {self.both_ways:g} of the rate both ways at once" if self.both_ways else "")
 
 
 def _told(points: Factors) -> str:
@@ -57,11 +60,11 @@ def factor(points: Factors, tokens: float) -> float:
 # Public profiles of A100s: products of a few tokens take 1.2 to 1.3 times their roofline, of 128 tokens 1.5 to 2.1;
 # attention of single tokens 1.3 to 2.7; 96 tokens after 3,488 others 3.7, a prompt of 2,688 tokens 5.7. For other
 # machines this is an assumption. Pensieve (3.5.1) saw each direction of the link carry 18% to 20% less while both are
-# busy. The seconds of a copy are rounded.
+# busy. The seconds of a copy are a rounded value.
 PROFILED = Slower(
     products=((64, 1.25), (128, 1.8)),
     decode=2.0,
     prefill=((96, 3.7), (2688, 5.7)),
-    copy_s=10e-6,
+    copy_s=5e-6,
     both_ways=0.81,
 )

@@ -114,7 +114,7 @@ def test_several_workers_are_as_fast_as_with_models_of_this_size() -> None:
 def test_a_term_of_the_host_that_was_not_measured() -> None:
     cost = MeasuredCost(TOY, profile(), "per_sequence", MIX)
     known = _plan(Work("a", 9, 10))
-    with pytest.warns(BeyondProfile, match="measured has a wave, and a simulated one has 1"):
+    with pytest.warns(BeyondProfile, match="counts 1 under .wave., and no measured one"):
         assert cost.host_s(_plan(Work("a", 9, 10), Work("b", 9, 10), waves=(Span(0, 1), Span(1, 2)))) == 4.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
