@@ -32,14 +32,16 @@ class TextBooks(Books):
     Args:
         memory: the memory of the run; only its sizes and declarations are read.
         options: the memory's options.
+        both_ways: part of its rate that each direction of the link keeps while both are busy; None: one is at a time.
     """
 
-    def __init__(self, memory: Memory, options: Any, slot_bytes: int) -> None:
+    def __init__(self, memory: Memory, options: Any, slot_bytes: int, both_ways: float | None = None) -> None:
         super().__init__()
         self.capacity = {"device": memory.capacity, "host": memory.host_capacity}
         self.num_slots = self.capacity | {"device": memory.layers_in_turn * memory.capacity}
         self.most = getattr(options, "threshold", 1.0) * memory.capacity
         self.slot_bytes = slot_bytes
+        self.link_rate = 1.0 if both_ways is None else 2 * both_ways  # of both directions together, at most
         self.pads = "rectangle" in memory.offers  # slots between two sequences count as in use, too
         self.apart = memory.apart  # prompts that wait apart may leave for the host, without their padding
         self.reclaims = memory.reclaims  # memory may drop any KV of evicted sequences: such KV counts as kept
@@ -345,6 +347,7 @@ class TextBooks(Books):
             tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)
             if found != tokens * self.slot_bytes:
                 raise LawBroken("counting", f"step {plan.step} moves {tokens} tokens to the {tier}, in {found} bytes")
-        took, busy = report.ended_s - report.started_s, max(carried.to_host_s, carried.to_device_s)
+        ways = carried.to_host_s, carried.to_device_s
+        took, busy = report.ended_s - report.started_s, max(*ways, sum(ways) / self.link_rate)
         if took < busy - 1e-9:
             raise LawBroken("counting", f"step {plan.step} took {took} s, and its transfers {busy} s")

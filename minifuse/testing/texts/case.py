@@ -62,18 +62,23 @@ class TextCase(Case):
         return len(self.requests) + sum(math.ceil(n / min(limit, n)) for n in lengths)
 
     def books(self, memory: Memory) -> TextBooks:
-        return TextBooks(memory, self.options["memory"], self._slot_bytes)
+        return TextBooks(memory, self.options["memory"], self._slot_bytes, self._both_ways)
 
     @property
     def _slot_bytes(self) -> int:
         return 8 * model_config(self.scenario.model).kv_elements_per_token
 
+    @property
+    def _both_ways(self) -> float | None:
+        """Return for every second scenario that the link's directions may overlap."""
+        return 0.75 if self.scenario.capacity % 2 else None
+
     def link(self, memory: Memory) -> Link:
         seconds = self.scenario.seconds_per_transfer
         bandwidth = self._slot_bytes / seconds if seconds else math.inf
         num_layers = model_config(self.scenario.model).num_layers
-        both_ways = 0.75 if self.scenario.capacity % 2 else None  # of every second scenario
-        rates = LinkRates.alike(bandwidth, seconds / 8, both_ways)
+        # Copies have no latency: in a second life blocks lie elsewhere, and may take more copies.
+        rates = LinkRates.alike(bandwidth, both_ways=self._both_ways)
         return Link(self._slot_bytes, rates, num_layers, in_turn=memory.layers_in_turn > 1)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
