@@ -43,7 +43,7 @@ from minifuse.memory.tiered.profile import Profile
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
 from minifuse.show.notebook import asks, draw_lanes, play, replay, show_source
-from minifuse.simulate.calibration import contexts_of, measure
+from minifuse.simulate.chunk_cost import contexts_of, measure
 from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
 from minifuse.trace.log import decisions
 
