@@ -131,7 +131,7 @@ def _measured(source: Source | None, options: CalibrateOptions, device: str, mac
 
 
 def _check_ranks(ranks: int | None, device: str, source: Source | None) -> None:
-    """Raise `UsageError` if the model cannot be divided among the ranks, or a GPU is missing."""
+    """Raise `UsageError` if ranks cannot divide the model, or a GPU is missing."""
     if ranks is None:
         return
     if source is not None and source.kind == "cells":
@@ -147,7 +147,7 @@ def _check_ranks(ranks: int | None, device: str, source: Source | None) -> None:
 
 
 def _shares(source: Source | None, ranks: int | None) -> list[Source]:
-    """Return a rank's share of the model for each number of ranks, as a model of its own."""
+    """Return one rank's share of the model, for each number of ranks."""
     if source is None or ranks is None:
         return []
     config: Any = source.config

@@ -84,7 +84,10 @@ class SweepOptions(Options):
 
     @cached_property
     def digest(self) -> str:
-        """Return a digest of the files of requests and machines, so that changed files make new rows."""
+        """Return a digest of the files of requests and machines.
+
+        It is an axis of the grid, so that changed files make new rows.
+        """
         varied = self.varied
         named = {self.prompts, self.hardware, *varied.get("prompts", ()), *varied.get("hardware", ())}
         texts = [path.read_bytes() for path in map(Path, sorted(filter(None, named))) if path.is_file()]

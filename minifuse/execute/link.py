@@ -260,7 +260,11 @@ class _Carrying:
         self._within: dict[int, _Begun] = {}  # copies that the link does not carry
 
     def begin(self, number: int, copy: Copy, now: float, seconds: float) -> None:
-        """Begin a copy that takes so many seconds by itself; 0: the link does not carry it."""
+        """Begin a copy.
+
+        Args:
+            seconds: how long it takes by itself; 0: the link does not carry it.
+        """
         begun = _Begun(number, now, copy.follows, seconds)
         if not seconds:
             self._within[number] = begun

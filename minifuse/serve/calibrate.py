@@ -250,7 +250,7 @@ def kind_of(shape: ModelConfig | Mapping[str, CellType]) -> str:
     """Return the kind of model under which a profile has the host's part.
 
     Args:
-        shape: as that of `measured_cost`.
+        shape: see `measured_cost`.
     """
     return kind_of_layer(shape) if isinstance(shape, ModelConfig) else kind_of_cells(shape)
 

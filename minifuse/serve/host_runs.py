@@ -131,7 +131,7 @@ class HostSamples:
     rounds: Sequence[Sequence[Iteration]]
 
     def typical(self) -> list[tuple[Plan, float, float]]:
-        """Return plans that ran alone in every round, with the medians of their seconds and those apart.
+        """Return plans that ran alone in every round, with medians: seconds, and seconds apart.
 
         Rounds plan alike as long as no decision depends on time; a plan that differs is left out.
         """

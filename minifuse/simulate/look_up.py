@@ -51,7 +51,7 @@ class LookUp:
         return self.slow * grid(*point)
 
     def host_s(self, host: Terms, terms: Terms) -> float:
-        """Return the seconds that the host takes for a plan's terms; 0 if `host` has none."""
+        """Return the host's seconds for a plan's terms; 0 if `host` is empty."""
         seconds = 0.0
         for name, count in terms.items() if host else ():
             if name in host:

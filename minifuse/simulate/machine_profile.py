@@ -136,7 +136,7 @@ class MachineProfile(_Part):
             raise UsageError(f"{path} is no profile of a machine ({misfit(error)}): {advice}.") from None
 
     def host_of(self, kind: str, mix: str) -> Host:
-        """Return the host's part of models of a kind. Raise `UsageError` if it was not measured."""
+        """Return the host's part. Raise `UsageError` if it was not measured."""
         return known(known(self.host, kind, "stages with models of the kind"), mix, "stages")
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from helpers import refusal
@@ -43,10 +44,10 @@ def _profile(seconds: Mapping[str, float]) -> MachineProfile:
     return profile(cells=cells, host={kind_of_cells(TREE): {MIX: Host(seconds=dict(seconds))}})
 
 
-def _plan(*cells: str, **layout: object) -> Plan:
+def _plan(*cells: str, **layout: Any) -> Plan:
     work = tuple(Work("a", node, node + 1, cell) for node, cell in enumerate(cells))
     places = tuple(State((), node) for node in range(len(cells)))
-    return Plan(0, 0, work, places, layout=Layout(**layout))  # type: ignore[arg-type]
+    return Plan(0, 0, work, places, layout=Layout(**layout))
 
 
 def test_every_wave_is_a_step() -> None:
