@@ -11,7 +11,7 @@ import torch
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import CellType
 from minifuse.simulate.grid import Grid
-from minifuse.simulate.operators import Laps, Parts
+from minifuse.simulate.operators import Laps, Parts, typical
 from minifuse.simulate.tables import Run, Runs, Taken
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -38,16 +38,19 @@ class CellTables:
 
 
 def _step(model: CellModel, kind: CellType, rows: int) -> Run:
-    """Prepare one step of a type of cell, timed after another like it."""
+    """Prepare one step of a type of cell, timed after others like it."""
     device = model.device
     inputs = [torch.zeros(rows, *spec.shape, dtype=spec.dtype, device=device) for spec in kind.inputs]
 
-    @torch.inference_mode()
-    def run(number: int) -> Parts:
-        model.run(kind.name, *inputs)
+    def once() -> Parts:
         lap = Laps(device.type)
         model.run(kind.name, *inputs)
         lap("step")
         return lap.seconds
+
+    @torch.inference_mode()
+    def run(number: int) -> Parts:
+        model.run(kind.name, *inputs)
+        return typical(once)
 
     return run
