@@ -31,6 +31,7 @@ from minifuse.simulate.grid import Grid
 from minifuse.simulate.look_up import BeyondProfile
 from minifuse.simulate.machine_profile import AttentionTables, Host, LayerTables, MachineProfile, MessageTables, Rates
 from minifuse.simulate.measured import MeasuredCost, heads_of, kind_of_layer, layer_weights
+from minifuse.simulate.operators import medians
 from minifuse.simulate.tables import ModelTables, Taken
 from minifuse.simulate.transfer_times import transfer_times
 from minifuse.stages import stage
@@ -204,11 +205,7 @@ class _Part:
     @cached_property
     def typical(self) -> Taken:
         """Return the median seconds of each part of an iteration, or of a step."""
-        return {
-            key: {part: median(one[part] for one in found) for part in found[0]}
-            for key, found in self.taken.items()
-            if isinstance(found[0], Mapping)
-        }
+        return {key: medians(found) for key, found in self.taken.items() if isinstance(found[0], Mapping)}
 
     @cached_property
     def attention(self) -> dict[str, AttentionTables]:

@@ -6,6 +6,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import chain, cycle, islice
 from statistics import median
@@ -111,15 +112,16 @@ class Iterating(Attending):
         """
         prepared = self._plan(pieces)
         self._compile(prepared[0].num_computed, len(pieces))
-        before = prepared if all(queries == 1 for queries, _ in pieces) else self._plan(SINGLE)
+        single = None if all(queries == 1 for queries, _ in pieces) else self._plan(SINGLE)
 
         def once() -> Parts:
-            if before is not prepared:
-                self._timed(*before)
+            if single is not None:
+                self._timed(*single)
             return self._timed(*prepared)
 
         def run(number: int) -> Parts:
-            self._timed(*before)
+            if single is None:
+                self._timed(*prepared)
             return typical(once)
 
         return run
@@ -170,9 +172,15 @@ def typical(timed: Callable[[], Parts]) -> Parts:
     >>> typical(lambda: {"layer": next(later)})
     {'layer': 4.5}
     """
-    found, until_s = [timed()], time.perf_counter() + BRIEF_S
+    until_s = time.perf_counter() + BRIEF_S
+    found = [timed()]
     while len(found) < MOST_TIMES and time.perf_counter() < until_s:
         found.append(timed())
+    return medians(found)
+
+
+def medians(found: Seq[Parts]) -> Parts:
+    """Return the median seconds of each part."""
     return {part: median(one[part] for one in found) for part in found[0]}
 
 

@@ -11,7 +11,7 @@ from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
 from minifuse.simulate import operators
 from minifuse.simulate.cell_tables import CellTables
-from minifuse.simulate.operators import Iterating, Laps, Parts, Pieces, kv_for, num_iterated
+from minifuse.simulate.operators import Iterating, Laps, Parts, Pieces, kv_for, num_iterated, typical
 from minifuse.simulate.tables import ANY, ModelTables
 
 STAGES = {"paged": PagedStage(), "per_sequence": PerSequenceStage()}
@@ -85,3 +85,10 @@ def test_laps_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b", "a"):
         lap(name)
     assert lap.seconds == {"a": 5.0, "b": 2.0}
+
+
+def test_a_long_iteration_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(10))
+    monkeypatch.setattr("minifuse.simulate.operators.time.perf_counter", lambda: float(next(seconds)))
+    later = iter((1.0, 9.0))
+    assert typical(lambda: {"layer": next(later)}) == {"layer": 1.0}
