@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean, median
 from typing import Any
 
+from minifuse.core.plan import Plan
 from minifuse.execute.cores import threads_kept
 from minifuse.execute.timing import take_turns
 from minifuse.papers.contest import Bench
@@ -53,25 +54,36 @@ class Compared:
                 found[name] = median(ours[name] / theirs[name] - 1 for ours, theirs in pairs)
         return found
 
-    def iteration_error(self) -> float | None:
-        """Return the iterations' mean absolute error at the speed beside each run; None if none counts.
+    def _alike(self) -> Iterator[tuple[Plan, list[float]]]:
+        """Yield plans whose work was the same in all real runs, with each run's seconds at the profile's speed.
 
-        An iteration counts if its work was the same in all real runs, with the median of its times. With several
-        workers iterations overlap, and none counts.
+        With several workers iterations overlap, and none is yielded.
         """
-        cost = self.case.cost()
         first, *others = self.real
         if any(plan.worker for plan, _ in first.iterations.values()):
-            return None
-        errors = []
+            return
         for step, (plan, seconds) in first.iterations.items():
             alike = [
                 other for other in others if step in other.iterations and other.iterations[step][0].work == plan.work
             ]
             if len(alike) == len(others):
-                seen = [seconds / first.slow, *(other.iterations[step][1] / other.slow for other in alike)]
-                errors.append(abs(cost(plan) / median(seen) - 1))
+                yield plan, [seconds / first.slow, *(other.iterations[step][1] / other.slow for other in alike)]
+
+    def iteration_error(self) -> float | None:
+        """Return the mean absolute error of iterations, each against its median; None if none counts."""
+        cost = self.case.cost()
+        errors = [abs(cost(plan) / median(seen) - 1) for plan, seen in self._alike()]
         return mean(errors) if errors else None
+
+    @cached_property
+    def apart(self) -> dict[str, float | None]:
+        """Return how far the real runs are apart: of each metric its range over its median; of iterations the mean."""
+        found: dict[str, float | None] = {}
+        for name in METRICS:
+            if all(seen := [run.metrics.get(name, 0.0) for run in self.real]):
+                found[name] = _range(seen)
+        iterations = [_range(seen) for _, seen in self._alike()]
+        return {"iteration": mean(iterations) if iterations else None, **found}
 
     @cached_property
     def all_errors(self) -> dict[str, float | None]:
@@ -88,6 +100,11 @@ class Compared:
         """Tell whether the simulated run has planned the same iterations as the first real one."""
         ours, theirs = ([plan.work for plan, _ in run.iterations.values()] for run in (self.simulated, self.real[0]))
         return ours == theirs
+
+
+def _range(values: Sequence[float]) -> float:
+    """Return the range over the median."""
+    return (max(values) - min(values)) / median(values)
 
 
 def _sizes(by_run: Sequence[Mapping[str, float | None]]) -> dict[str, list[float]]:
@@ -130,13 +147,15 @@ def figure(setting: Setting, say: Say) -> Drawn:
             runs.add({"model": source.name} | at, one.all_errors)
         sizes = _sizes([one.all_errors for one in of_source])
         by_model.add({"model": source.name}, {name: median(errors) for name, errors in sizes.items()})
+    apart = {name: median(ranges) for name, ranges in _sizes([one.apart for one in compared]).items()}
     kept, missed = list[str](), list[str]()
     for corrected in (True, False):
         at_speed = "the machine's beside the run" if corrected else "the profile's"
         by_run = [one.all_errors if corrected else one.plain_errors for one in compared]
         for name, errors in _sizes(by_run).items():
             what = METRICS.get(name, name)
-            summary.add({"metric": what, "speed": at_speed}, {"median": median(errors), "largest": max(errors)})
+            measured = {"median": median(errors), "largest": max(errors), "apart": apart[name]}
+            summary.add({"metric": what, "speed": at_speed}, measured)
             if corrected:
                 (kept if median(errors) <= TYPICAL and max(errors) <= LARGEST else missed).append(what)
     slow = [run.slow for one in compared for run in one.real]

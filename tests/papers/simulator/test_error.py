@@ -81,11 +81,17 @@ def test_a_machine_that_is_slow_beside_a_run_explains_its_time() -> None:
     compared = Compared.of(cast(Any, _Case()), [_run(8, 1), _run(12, 2), _run(24, 4)])
     assert compared.all_errors == {"iteration": 0.0, "requests_per_s": 0.0, "ttft_p50": 0.0}
     assert compared.plain_errors == {"requests_per_s": pytest.approx(1.0), "ttft_p50": pytest.approx(-0.5)}
+    assert compared.apart == {
+        "iteration": pytest.approx(2 / 6),  # 8, 6 and 6 s at the profile's speed
+        "requests_per_s": pytest.approx(1.0),
+        "ttft_p50": pytest.approx(16 / 12),
+    }
     assert compared.alike
     nothing = Run({"requests_per_s": 1.0, "ttft_p50": 0.0}, {})
     assert Compared.of(cast(Any, _Case()), [nothing]).errors([_run(6, 1)]) == {"requests_per_s": pytest.approx(-5 / 6)}
     differs = Compared(cast(Any, _Case()), [_run(6, 1), _run(6, 1, tokens=4)], _run(6, 1, tokens=5), [])
     assert differs.iteration_error() is None
+    assert differs.apart["iteration"] is None
     assert not differs.alike
 
 
