@@ -28,7 +28,7 @@ from minifuse.cli.text import console, tell, time_left
 from minifuse.core.errors import MachineError, MinifuseError, UsageError
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.execute.cores import usable_cores
-from minifuse.io.parsing import all_of, unknown
+from minifuse.io.parsing import all_of, one_of, unknown
 from minifuse.model.source import resolve
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import ResolvedRun, resolve_run
@@ -84,12 +84,7 @@ def sweep(options: SweepOptions) -> int:
                 on_row=on_row,
             )
         except KeyboardInterrupt:
-            kept = (
-                "the runs that had ended are lost without --out"
-                if options.out is None
-                else f"{options.out} keeps the runs that had ended"
-            )
-            tell(f"error: Interrupted: {kept}: run it again.")
+            tell(f"error: Interrupted: {_kept(options.out)}: run it again.")
             return INTERRUPTED
     good = [row for row in rows if not row.get(ERROR)]
     latency = options.latency or LATENCY[kind]
@@ -102,6 +97,13 @@ def sweep(options: SweepOptions) -> int:
     elif good:
         _show(options, good, kind, curves, latency)
     return int(len(good) < len(rows))
+
+
+def _kept(out: Path | None) -> str:
+    """Tell what an interrupted sweep leaves behind."""
+    if out is None:
+        return "the runs that had ended are lost without --out"
+    return f"{out} keeps the runs that had ended" if out.exists() else "no run had ended"
 
 
 def _check(options: SweepOptions, points: Sequence[Values]) -> str:
@@ -153,7 +155,7 @@ def _check_axes(options: SweepOptions, rows: Sequence[Technique]) -> None:
         if "." in name:
             lacking = [row.name for row in rows if name not in row.option_names]
             if lacking:
-                raise UsageError(f"--vary gives {name}, which {all_of(lacking)} lacks: leave one of them out.")
+                raise UsageError(f"--vary gives {name}, no option of {one_of(lacking)}: leave one of them out.")
         elif field in INSTEAD:
             raise UsageError(f"--vary gives {name}: give {INSTEAD[field]} instead.")
         elif name not in known:
@@ -161,7 +163,7 @@ def _check_axes(options: SweepOptions, rows: Sequence[Technique]) -> None:
         elif getattr(options, field) != defaults[field]:
             raise UsageError(f"--{name} and --vary {name} are both given: leave one of them out.")
     if "max-batch" in names and (unbounded := [row.name for row in rows if not row.batch_sizes]):
-        raise UsageError(f"--vary gives max-batch, and {all_of(unbounded)} has no batch size: leave one of them out.")
+        raise UsageError(f"--vary gives max-batch, which sets nothing for {one_of(unbounded)}: leave one of them out.")
 
 
 class _Run:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from minifuse.core.errors import UsageError
 from minifuse.core.submitted import INT64
 from minifuse.model.choices import NUMERICS, check_choice, check_device
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.simulate.cost import Machine, hardware
+from minifuse.simulate.cost import HARDWARE, Machine, hardware
 
 CLOCKS = ("real", "virtual")
 KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the default budget is the larger of the two
@@ -20,12 +21,12 @@ MOST_SLOTS = 2**20  # default limit on a simulated machine: the host's records g
 
 
 def find_machine(name: Machine) -> Machine:
-    """Check a machine's name, or read the profile at this path.
+    """Check a machine's name, or read the profile at this path: a name that ends with .json, or a file that is there.
 
     Raises:
         UsageError: there is no machine of this name, or the file is no profile.
     """
-    if isinstance(name, str) and name.endswith(".json"):
+    if isinstance(name, str) and (name.endswith(".json") or (name not in HARDWARE and Path(name).exists())):
         from minifuse.simulate.machine_profile import MachineProfile  # imports pydantic, which `--help` does not need
 
         return MachineProfile.read(name)

@@ -21,7 +21,10 @@ class MeasuredCollectives:
     def __init__(self, profile: MachineProfile, ranks: int) -> None:
         tables, points = profile.messages, () if profile.messages is None else profile.messages.sums.axes["ranks"]
         if tables is None or not points[0] <= ranks <= points[-1]:
-            among = f"among {ranks} ranks" + (f", but among {points[0]:.0f} to {points[-1]:.0f}" if points else "")
+            among = f"among {ranks} ranks"
+            if points:
+                several = f" to {points[-1]:.0f}" if len(points) > 1 else ""
+                among += f", only among {points[0]:.0f}{several}"
             raise UsageError(
                 f"The profile of {profile.machine} does not tell what messages cost {among}: measure them with "
                 f"minifuse calibrate --ranks {ranks}, or give another --hardware."

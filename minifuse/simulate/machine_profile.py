@@ -160,9 +160,9 @@ def check_profile(machine: object, dtype: str) -> MachineProfile:
 def known(tables: Mapping[str, T], name: str, what: str) -> T:
     """Return a table of a profile. Raise `UsageError` if it was not measured."""
     if name not in tables:
-        others = f", but of {one_of(list(tables))}" if tables else ""
+        others = f", only of {one_of(list(tables))}" if tables else ""
         raise UsageError(
-            f"The profile does not tell what the {what} {name!r} cost{others}: measure again with minifuse calibrate."
+            f"The profile tells nothing of the {what} {name!r}{others}: measure them, too, with minifuse calibrate."
         )
     return tables[name]
 

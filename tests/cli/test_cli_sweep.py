@@ -86,7 +86,9 @@ def test_what_ended_before_ctrl_c_is_kept(minifuse: Cli, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patched:
         patched.setattr(Static, "propose", interrupted)
+        early = minifuse("sweep", "static", *VIRTUAL, "--out", out)
         done = minifuse("sweep", "orca", "static", *VIRTUAL, "--out", out)
+    assert "Interrupted: no run had ended: run it again." in early.err
     assert done.code == 130
     assert f"Interrupted: {out} keeps the runs that had ended: run it again." in done.err
     assert minifuse("sweep", "orca", "static", *VIRTUAL, "--out", out).err.splitlines() == ["sweep: static"]
@@ -114,8 +116,8 @@ def test_in_real_time_and_of_cells(minifuse: Cli) -> None:
         (("orca", "--vary", "requests=1,x"), '--requests is "x"'),
         (("orca", "--vary", "requests=1", "--requests", "2"), "--requests and --vary requests are both given"),
         (("orca", "--vary", "requests=1", "--vary", "requests=2"), "requests is given twice"),
-        (("orca", "fluid", "--vary", "batching.max_batch=2"), "batching.max_batch, which fluid lacks"),
-        (("orca", "fluid", "--vary", "max-batch=2,3"), "fluid has no batch size"),
+        (("orca", "fluid", "--vary", "batching.max_batch=2"), "batching.max_batch, no option of fluid"),
+        (("orca", "fluid", "--vary", "max-batch=2,3"), "max-batch, which sets nothing for fluid"),
         (("orca", "--vary", "batching.max_batch=2,0"), "The max_batch of the batching stage"),
         (("orca", "--rates", "1,x"), 'A rate of --rates is "x"'),
         (("orca", "--seeds", "1,-2"), 'A seed of --seeds is "-2"'),

@@ -28,5 +28,5 @@ def test_messages_are_looked_up_by_ranks_and_bytes() -> None:
 def test_messages_that_were_not_measured() -> None:
     with refusal(UsageError, "what messages cost among 2 ranks", "calibrate --ranks 2"):
         MeasuredCollectives(profile(), 2)
-    with refusal(UsageError, "among 8 ranks, but among 2 to 4", "calibrate --ranks 8"):
+    with refusal(UsageError, "among 8 ranks, only among 2 to 4", "calibrate --ranks 8"):
         MeasuredCollectives(profile().model_copy(update={"messages": TABLES}), 8)

@@ -186,6 +186,16 @@ def test_a_file_that_is_no_profile(tmp_path: Path, text: str, words: list[str]) 
         Settings(clock="virtual", hardware=str(path))
     with refusal(UsageError, "nowhere.json", "cannot be read"):
         Settings(clock="virtual", hardware=str(tmp_path / "nowhere.json"))
+    with refusal(UsageError, str(tmp_path), "cannot be read"):
+        Settings(clock="virtual", hardware=str(tmp_path))
+
+
+def test_a_profile_may_have_any_name_but_that_of_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("here", "cpu"):
+        Path(name).write_text(profile().model_dump_json())
+    assert isinstance(Settings(clock="virtual", hardware="here").hardware, MachineProfile)
+    assert Settings(clock="virtual", hardware="cpu").hardware == "cpu"
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
