@@ -18,7 +18,7 @@ from minifuse.serve.sweep import Values
 from minifuse.trace.ended import LATENCIES
 from minifuse.workload.laws import Arrival
 
-RATES = "requests (or sharegpt conversations) per second: 0.5,1,2; of --arrival the law counts, not the mean"
+RATES = "requests (or sharegpt conversations) per second: 0.5,1,2; Poisson, or as --arrival (not its mean)"
 VARY = "values of another option: requests=100,400, hardware=a100-40g,h200, batching.max_batch=8,64; repeatable"
 OUT = "a row for each run; runs that it already holds are not repeated"
 PICTURE = "draw throughput against latency here, each technique's knee marked; needs --rates"

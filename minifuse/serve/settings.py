@@ -21,7 +21,9 @@ MOST_SLOTS = 2**20  # default limit on a simulated machine: the host's records g
 
 
 def find_machine(name: Machine) -> Machine:
-    """Check a machine's name, or read the profile at this path: a name that ends with .json, or a file that is there.
+    """Check a machine's name, or read the profile at this path.
+
+    A path ends with .json, or is there and no machine's name.
 
     Raises:
         UsageError: there is no machine of this name, or the file is no profile.

@@ -55,9 +55,9 @@ class Compared:
         return found
 
     def _alike(self) -> Iterator[tuple[Plan, list[float]]]:
-        """Yield plans whose work was the same in all real runs, with each run's seconds at the profile's speed.
+        """Yield the plans that all real runs have, with the seconds of each run.
 
-        With several workers iterations overlap, and none is yielded.
+        The seconds are at the profile's speed. With several workers iterations overlap, and none is yielded.
         """
         first, *others = self.real
         if any(plan.worker for plan, _ in first.iterations.values()):
@@ -77,7 +77,10 @@ class Compared:
 
     @cached_property
     def apart(self) -> dict[str, float | None]:
-        """Return how far the real runs are apart: of each metric its range over its median; of iterations the mean."""
+        """Return the range of each metric of the real runs, over its median.
+
+        That of iterations is the mean of their ranges.
+        """
         found: dict[str, float | None] = {}
         for name in METRICS:
             if all(seen := [run.metrics.get(name, 0.0) for run in self.real]):
