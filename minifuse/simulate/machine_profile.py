@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFlo
 
 from minifuse.core.errors import UsageError
 from minifuse.io.lines import misfit, read_bounded
-from minifuse.io.parsing import one_of
+from minifuse.io.parsing import all_of
 from minifuse.simulate.cost import Hardware
 from minifuse.simulate.grid import Grid
 
@@ -160,7 +160,7 @@ def check_profile(machine: object, dtype: str) -> MachineProfile:
 def known(tables: Mapping[str, T], name: str, what: str) -> T:
     """Return a table of a profile. Raise `UsageError` if it was not measured."""
     if name not in tables:
-        others = f", only of {one_of(list(tables))}" if tables else ""
+        others = f", only of {all_of(list(tables))}" if tables else ""
         raise UsageError(
             f"The profile tells nothing of the {what} {name!r}{others}: measure them, too, with minifuse calibrate."
         )
