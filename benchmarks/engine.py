@@ -82,16 +82,16 @@ def profile_run(model: Transformer, case: Case, name: str, requests: Sequence[Re
     """Measure the parts of a run.
 
     Returns:
-        outside_model: the fraction spent outside `forward`: planning, batch tensors, sampling, commit, trace.
+        outside_model: the fraction spent outside the forward pass: planning, batch tensors, sampling, commit, trace.
         decode_iteration_s: the median iteration in which a full batch decodes one token each.
     """
     inside = 0.0
-    forward = texts.forward
+    in_turn = texts.in_turn
 
     def timed(*arguments: Any) -> Any:
         nonlocal inside
         start = time.perf_counter()
-        out = forward(*arguments)
+        out = in_turn(*arguments)
         inside += time.perf_counter() - start
         return out
 
@@ -103,12 +103,12 @@ def profile_run(model: Transformer, case: Case, name: str, requests: Sequence[Re
         if report.plan.num_tokens == len(report.plan.work) == case.batch:
             full_decodes.append(report.ended_s - report.started_s)
 
-    texts.forward = timed
+    texts.in_turn = timed
     start = time.perf_counter()
     try:
         serve(engine, requests, on_step=record)
     finally:
-        texts.forward = forward
+        texts.in_turn = in_turn
     return {
         "outside_model": 1 - inside / (time.perf_counter() - start),
         "decode_iteration_s": statistics.median(full_decodes),

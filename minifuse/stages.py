@@ -53,6 +53,7 @@ class Batching(core.Batching, Stage, Protocol):
     in_step: bool = False  # an iteration with work on a running sequence has work on all of them
     apart: bool = False  # prompts are computed by plans of their own, before they join the sequences that run
     one_plan: bool = False  # there is one worker, with one plan at a time, whatever the options
+    budget_of_prompts: bool = False  # the token_budget bounds the tokens of prompts; single tokens do not count
     cuts: bool = False  # the tokens of an iteration are bounded whatever the options, so that prompts may be cut
     remembers: bool = False  # ended requests count in decisions about others, as in fair shares by user
 
@@ -82,9 +83,9 @@ class Memory(core.Memory, Stage, Protocol):
     one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run meanwhile
     scales: bool = False  # whether running sequences are evicted to stay below a threshold; an object may set it
     remembers: ClassVar[bool] = False  # whether ended requests count in later decisions: see `Batching.remembers`
-    # How many layers use the device one after the other. The device is then cut into `layers_in_turn * capacity` slots,
-    # each for the KV of one layer, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
-    layers_in_turn: int = 1
+    # Further slots of the device, each for a token's KV in one layer at a time (tier "shared"). They come out of the
+    # budget, hold nothing between two plans, and all layers of a plan use them one after the other.
+    shared_capacity: int = 0
 
     def ahead(self, now: float) -> tuple[Move, ...]:
         """Return transfers to begin at time `now`, behind all others (`moment="behind"`); often none.

@@ -216,13 +216,13 @@ TECHNIQUES: dict[str, Technique] = {
         ),
         Technique(
             name="fluid",
-            summary="no batch size: all requests in every iteration, attended in waves from host memory, in lanes",
+            summary="no batch size: all requests whose KV can be attended run, the newest pause; attention in lanes",
             paper="FluidInfer",
             section="4",
             batching="fluid",
             memory="waves",
             attention="packed",
-            idea="waves",
+            idea="evicted",
         ),
         Technique(
             name="cellular",

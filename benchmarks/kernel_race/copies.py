@@ -140,7 +140,7 @@ def swaps(kind: str, blocks: int, block: int, storage: Storage) -> Case:
             else Move("swap_in", number, slot, block, "host")
             for slot, number in ends
         ]
-        host = (cache.host_keys, cache.host_values)
+        host = (cache.tiers["host"].keys, cache.tiers["host"].values)
         for kv, seed in zip(host, (4, 5), strict=True):
             kv.copy_(normal(kv.shape, torch.device("cpu"), dtype, seed))
         flat = torch.empty(2 * host[0].numel(), dtype=dtype, device=device)

@@ -86,7 +86,7 @@ class PackedStage(AttentionStage):
         for start, stop in waves:
             packed = pack([self.estimate(item) for item in work[start:stop]], self.options.lanes)
             lanes += [tuple([start + index for index in lane]) for lane in packed]
-        return Layout(waves, lanes=tuple(lanes))
+        return Layout(waves, lanes=tuple(lanes), passes=placement.passes)
 
     def estimate(self, work: Work) -> float:
         """Estimate the attention time of a piece of work; the unit is reading one byte."""

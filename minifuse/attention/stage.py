@@ -49,7 +49,7 @@ class AttentionStage(Attention):
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
         """Lay out the tokens of the work and nothing else: ragged."""
-        return Layout(placement.waves or (Span(0, len(work)),))
+        return Layout(placement.waves or (Span(0, len(work)),), passes=placement.passes)
 
     def check(self, device: str, dtype: str) -> None:
         """Raise `UsageError` or `MachineError` if Triton was chosen and cannot run here."""

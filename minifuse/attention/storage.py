@@ -12,12 +12,14 @@ class KVStorage:
     They begin as zeros, so that a masked slot that was never written contributes 0 x 0 and never 0 x NaN.
     """
 
-    def __init__(self, config: TextShape, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: TextShape, num_slots: int, dtype: torch.dtype, device: torch.device, pinned: bool = False
+    ) -> None:
         shape = (config.num_layers, num_slots, config.num_kv_heads, config.head_dim)
         self.num_heads = config.num_heads  # query heads that read the cache
         self.num_kv_heads = config.num_kv_heads
         self.device = device
-        self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in "kv")
+        self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device, pin_memory=pinned) for _ in "kv")
         # Views in the order of a sequence's matrix products; made once, because views cost time too.
         self._keys_across = self.keys.permute(0, 2, 3, 1)  # [num_layers, num_kv_heads, head_dim, slots]
         self._values_along = self.values.permute(0, 2, 1, 3)  # [num_layers, num_kv_heads, slots, head_dim]

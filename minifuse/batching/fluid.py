@@ -13,24 +13,25 @@ ASSUMED = 512  # tokens; the paper's figure for OPT-6.7B on four RTX 4090
 
 
 class Fluid(QueuePolicy):
-    """Admits requests while the iteration is below its token budget and memory has room.
+    """Runs every request that memory has room for; prompts share a token budget.
 
     The layers before and after attention process all tokens of an iteration at once. They gain from every further token
-    until they are compute-bound; beyond that, an iteration only takes longer. So the number of tokens is limited, not
-    the number of requests. Single tokens come first; long prompts are computed in pieces, within the budget that the
-    single tokens leave.
+    until they are compute-bound; beyond that, an iteration only takes longer. So the number of requests is not limited:
+    each that decodes has a token in every iteration. Beside them, prompts are computed in pieces, within the budget.
     """
 
     name = "fluid"
     work_conserving = True
     cuts = True
     grows = True  # nothing is evicted if memory has room for every answer at admission
+    budget_of_prompts = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
         token_budget: int | None = option(
             None,
-            f"tokens in one iteration, at most; none: as many as saturate the machine, if that is known, or {ASSUMED}",
+            "tokens of prompts in one iteration, at most; none: as many as saturate the machine, if that is known, or "
+            f"{ASSUMED}",
             minimum=1,
             offered=True,
         )

@@ -23,6 +23,7 @@ class QueuePolicy(Batching):
     Options: ClassVar[type] = QueueOptions
     overtaken_at_most: int | None = 0  # claims, which the laws check: see docs/stages.md
     one_plan = True
+    budget_of_prompts = False
     grows = False  # admits with what is needed now, and evicts when memory is short (`minifuse/batching/growing.py`)
     fills: ClassVar[dict[bool, type["Fill"]]]  # `grows` -> which fill to use (set in `batching/__init__.py`)
 
@@ -111,11 +112,15 @@ class Fill:
         """Schedule the missing tokens of sequences, up to the budget that is left."""
         for sequence, spans in missing:
             for start, stop in spans:
-                if self.left is not None:
+                if self.left is not None and not self.is_free(stop - start):
                     stop = min(stop, start + self.left)
                     self.left -= stop - start
                 if stop > start:
                     self.work.append(Work(sequence.request.id, start, stop))
+
+    def is_free(self, num_tokens: int) -> bool:
+        """Return whether so many tokens of a sequence do not count in the budget."""
+        return num_tokens == 1 and self.policy.budget_of_prompts
 
     def admit(self) -> None:
         """Let waiting sequences join until one is refused: no sequence is overtaken."""
@@ -131,7 +136,7 @@ class Fill:
         """Return why admission, the budget or memory refuses a newcomer, or None."""
         if full := checked(self.policy, "admission", self.policy.admission(newcomer, joining, self.now), newcomer):
             return full
-        if self.left == 0:
+        if self.left == 0 and not self.is_free(spans[-1].stop - spans[0].start):
             return Reason("budget-spent", newcomer.id, f"not admitted: {self.policy.token_budget} tokens are planned")
         return self.take(newcomer, spans)
 

@@ -72,6 +72,9 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
         table.append(
             ("Transfers", f"{ways} ({in_time(sent['hidden_s'])} hidden, {in_time(sent['exposed_s'])} exposed)")
         )
+    if (on_host := metrics["on_host"])["seconds"]:
+        told = f"{in_time(on_host['seconds'])} beside the device, which waited for {in_time(on_host['awaited_s'])}"
+        table.append(("Attention on the host", told))
     if metrics["gathers"]["count"]:
         done = metrics["gathers"]
         table.append(("Gathers", f"{done['count']:,} ({done['rows']:,} rows) in {in_time(done['seconds'])}"))

@@ -49,10 +49,13 @@ def check_placement(
     for work, place in placed:
         last = known[work.sequence].place if stayed else None
         if last is None or place != last or place.capacity < work.stop:  # else unchanged, as most are
-            _check_place(work, place, kinds, last, memory.layers_in_turn * memory.capacity)
+            _check_place(work, place, kinds, last, memory)
     _check_shape(memory, placement, proposal)
     for start, stop in placement.waves or proposal.waves or (Span(0, len(placed)),):
         wave = placed[start:stop]
+        if len({place.tier for _, place in wave}) > 1:
+            found = f"a Placement with a wave [{start}, {stop}) in several tiers"
+            raise Wrong(found, "a wave is attended in one tier: give each tier a wave", "layout")
         writer = _check_written(wave)
         written = sorted(writer)
         for work, place in wave:
@@ -64,7 +67,7 @@ def check_placement(
                 _check_read(work, place, writer, written)
 
 
-def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacity: int) -> None:
+def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, memory: Any) -> None:
     """Raise `Wrong` unless a place has room for its work, and keeps written KV.
 
     Args:
@@ -72,6 +75,7 @@ def _check_place(work: Work, place: Any, kinds: Any, last: Place | None, capacit
         last: where the sequence lay in its last plan; None if something has been moved since that plan.
     """
     check_form(place, kinds)
+    capacity = sizes_of(memory)[place.tier]
     kept = 0 if last is None else min(work.start, last.capacity)
     if not all(0 <= slot <= slot + length <= capacity for slot, length in _runs(place)):
         allowed, law = f"memory has the slots 0 to {capacity - 1}", "budget"
@@ -176,7 +180,7 @@ def _check_state(work: Work, place: State, graph: CellGraph, slots: dict[int, in
 def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
     """Raise `Wrong` if a plan of `num_waves` waves (0 without work) cannot make these."""
     check_form(moves, tuple[Move, ...])
-    sizes = {"device": memory.layers_in_turn * memory.capacity, "host": memory.host_capacity}
+    sizes = sizes_of(memory)
     for move in moves:
         check_move(move, num_waves)
         if (
@@ -184,8 +188,9 @@ def check_moves(moves: Any, memory: Any, num_waves: int) -> None:
             or move.target + move.num_tokens > sizes[move.target_tier]
         ):
             allowed = f"the device has {sizes['device']} slots, and the host {sizes['host']}"
+            allowed += f"; layers share {sizes['shared']}" if sizes["shared"] else ""
             raise Wrong(str(move), allowed, "layout")
-        if memory.layers_in_turn > 1 and not by_layer(move):
+        if "shared" in (move.source_tier, move.target_tier) and not by_layer(move):
             raise Wrong(str(move), 'where layers take turns, a moment is "before" or "after": one at a time', "layout")
 
 
@@ -197,8 +202,11 @@ def check_usage(usage: Any, memory: Any) -> None:
     if not fits or min(usage) < 0 or usage.capacity != memory.capacity:
         allowed = f"used <= reserved, and with what is kept <= capacity, which is {memory.capacity}"
         raise Wrong(str(usage), f"{allowed}; on the host {memory.host_capacity}, none below 0", "conservation")
-    if memory.layers_in_turn > 1 and usage.used + usage.kept:
-        raise Wrong(str(usage), "where layers take turns, the device holds nothing between two plans", "conservation")
+
+
+def sizes_of(memory: Any) -> dict[str, int]:
+    """Return how many slots each tier of a memory has."""
+    return {"device": memory.capacity, "host": memory.host_capacity, "shared": memory.shared_capacity}
 
 
 def check_missing(spans: Any, sequence: Sequence) -> None:

@@ -78,7 +78,8 @@ def check_proposal(
         _check_texts(proposal, memory, requests, known)
     else:
         _check_nodes(proposal, requests, known, worker)
-    total = sum(work.num_tokens for work in proposal.work)
+    least = 2 if policy.budget_of_prompts else 1  # tokens of work that count
+    total = sum(work.num_tokens for work in proposal.work if work.num_tokens >= least)
     if policy.token_budget is not None and total > policy.token_budget:
         raise Wrong(f"a Proposal of {total} tokens of work", f"its token_budget is {policy.token_budget}", "budget")
     check_sequences(worker, proposal, requests)

@@ -21,6 +21,8 @@ class Measured(NamedTuple):
     to_device_bytes: int = 0
     to_device_s: float = 0.0
     exposed_s: float = 0.0  # how long computation waited for transfers, the plan's own or others in flight
+    on_host_s: float = 0.0  # how long the host attended, beside the device
+    awaited_s: float = 0.0  # how long computation waited for the host's attention
 
     @property
     def hidden_s(self) -> float:

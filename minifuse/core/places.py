@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from minifuse.core.errors import LawBroken
-from minifuse.core.plan import Extent, Plan
+from minifuse.core.plan import Extent, Plan, Tier
 
 
 class Runs(NamedTuple):
@@ -23,6 +23,10 @@ class Runs(NamedTuple):
     @property
     def capacity(self) -> int:
         return sum([length for _, length in self.runs])
+
+    @property
+    def tier(self) -> Tier:
+        return "device"
 
     def slots(self, start: int, stop: int) -> Seq[int]:
         """Return the slots of tokens [start, stop)."""
@@ -45,6 +49,7 @@ class Pages(NamedTuple):
 
     blocks: tuple[int, ...]  # the block table
     size: int
+    tier: Tier = "device"
 
     @property
     def capacity(self) -> int:
@@ -68,6 +73,10 @@ class State(NamedTuple):
     @property
     def capacity(self) -> int:
         return 1
+
+    @property
+    def tier(self) -> Tier:
+        return "device"
 
     def slots(self, start: int, stop: int) -> Seq[int]:
         """Return the slot that the node [start, stop) writes."""

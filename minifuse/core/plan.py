@@ -6,14 +6,14 @@ makes a few hundred of them.
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
 from minifuse.core.request import Phase, Sequence
 
 TRANSFORMER = "transformer"  # the cell type of all work on texts
-Tier = Literal["device", "host"]
+Tier = Literal["device", "host", "shared"]  # shared: slots of the device in which layers take turns
 MoveKind = Literal["shuffle", "copy", "swap_in", "swap_out", "upload", "offload", "embed"]
 Moment = Literal["first", "before", "after", "behind"]
 
@@ -56,6 +56,8 @@ class Place(Protocol):
 
     @property
     def capacity(self) -> int: ...
+    @property
+    def tier(self) -> Tier: ...  # where attention reads it
     def slots(self, start: int, stop: int) -> Seq[int]: ...  # the slots of tokens [start, stop)
 
 
@@ -64,6 +66,10 @@ class Extent(NamedTuple):
 
     offset: int
     capacity: int  # tokens, at most
+
+    @property
+    def tier(self) -> Tier:
+        return "device"
 
     def slots(self, start: int, stop: int) -> Seq[int]:
         return range(self.offset + start, self.offset + stop)
@@ -90,8 +96,8 @@ class Move(NamedTuple):
 
     @property
     def crosses(self) -> bool:
-        """Return whether this is a transfer from one tier to the other."""
-        return self.source_tier != self.target_tier
+        """Return whether this is a transfer between the device and the host."""
+        return "host" in (self.source_tier, self.target_tier)
 
 
 class Reason(NamedTuple):
@@ -143,6 +149,7 @@ class Placement:
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()  # ranges of work whose KV is on the device in turn; empty: all KV is there at once
     reused: tuple[tuple[str, int, int], ...] = ()  # tokens found in memory: sequence, on the device, on the host
+    passes: tuple[Span, ...] = ()  # ranges of work that go through each layer in turn; empty: all together
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ class Layout:
     waves: tuple[Span, ...] = ()  # ranges of work that are attended in turn; empty: all at once
     shape: Shape | None = None  # what is computed in full; None is ragged: only the work is computed
     lanes: tuple[tuple[int, ...], ...] = ()  # for a packed kernel: each lane attends these pieces of work in turn
+    passes: tuple[Span, ...] = ()  # as in the placement
 
 
 RAGGED = Layout()
@@ -180,6 +188,25 @@ class Plan:
     @property
     def waves(self) -> tuple[Span, ...]:
         return self.layout.waves or (Span(0, len(self.work)),)
+
+    @property
+    def tiers(self) -> list[Tier]:
+        """Return where the KV of each wave lies."""
+        return [self.places[start].tier if start < stop else "device" for start, stop in self.waves]
+
+    @property
+    def parts(self) -> tuple["Plan", ...]:
+        """Return the work of each pass as a plan of its own, without moves."""
+        return tuple([self._part(*one) for one in self.layout.passes]) or (self,)
+
+    def _part(self, start: int, stop: int) -> "Plan":
+        """Return work [start, stop) as a plan, with waves and lanes counted from its first piece."""
+        waves = tuple([Span(a - start, b - start) for a, b in self.waves if start <= a and b <= stop])
+        lanes = tuple([tuple([i - start for i in lane]) for lane in self.layout.lanes if start <= lane[0] < stop])
+        part = slice(start, stop)
+        return replace(
+            self, work=self.work[part], places=self.places[part], layout=Layout(waves, None, lanes), moves=()
+        )
 
     @property
     def sequences(self) -> Seq[str]:

@@ -27,7 +27,7 @@ class Memory(Protocol):
 
     capacity: int  # slots
     host_capacity: int = 0  # slots of the second tier, for what is swapped out
-    evicts: ClassVar[bool] = False  # whether a policy may propose to evict sequences
+    evicts: bool = False  # whether a policy may propose to evict sequences
 
     @abstractmethod
     def check(self, *prompts: Request) -> None: ...  # RequestRefused: too large even for empty memory

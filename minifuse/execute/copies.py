@@ -25,10 +25,18 @@ from typing import NamedTuple
 
 from minifuse.contracts.lawful import by_layer
 from minifuse.core.places import Pages
-from minifuse.core.plan import Move, Place, Plan
+from minifuse.core.plan import Move, Place, Plan, Tier
 
-Slot = tuple[str, int]  # (tier, number of a slot or of a block of slots)
+Slot = tuple[Tier, int]  # (tier, number of a slot or of a block of slots)
+Way = Tier | None  # where a copy goes to; None if it stays within the device
 Actor = int  # the number of a copy; for wave w, ~w
+
+
+def way_of(move: Move) -> Way:
+    """Return where a move goes to; None if it stays within the device."""
+    if not move.crosses:
+        return None
+    return "host" if move.target_tier == "host" else "device"
 
 
 class Copy(NamedTuple):
@@ -44,7 +52,7 @@ class Copy(NamedTuple):
     follows: tuple[int, ...]  # copies that must be made before this one; they begin no later
 
 
-def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
+def copies(plan: Plan, num_layers: int) -> list[Copy]:
     """List the copies that are made layer by layer, in program order.
 
     In each layer, program order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1,
@@ -55,15 +63,13 @@ def copies(plan: Plan, num_layers: int, *, in_turn: bool = False) -> list[Copy]:
     >>> #   after 0:  swap_out 0..4           begins = 0, needed = 2: overlaps with wave 1
     >>> #   before 1: swap_in to 8..12        begins = -1, needed = 1: overlaps with wave 0
     >>> #   before 2: swap_in to 0..4         begins = 0, needed = 2, follows the swap_out: overlaps with wave 1
-    >>> # If the layers share slots (`in_turn`), "before 1" of layer 1 has begins = 1: after wave 1 of layer 0.
-
-    Args:
-        in_turn: whether all layers use the same slots of the device, one after the other.
+    >>> # If these are slots that the layers share, "before 1" of layer 1 has begins = 1: after wave 1 of layer 0.
     """
     in_order = sorted((move for move in plan.moves if by_layer(move)), key=_moment)  # stable: the plan's order is kept
     alike = groupby(in_order, lambda move: (_moment(move), move.source_tier, move.target_tier))
     groups = [tuple(group) for _, group in alike]
     num_waves, end = len(plan.waves), num_layers * len(plan.waves)
+    in_turn = any("shared" in (move.source_tier, move.target_tier) for move in in_order)
     if in_turn or any(_moment(move) for move in in_order):
         waits = _beside_the_waves(plan, groups, end, 1 + in_turn)
     else:  # the usual case: no copy waits for a wave, and each follows the one before it
@@ -110,8 +116,8 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
 
     Args:
         end: the number of all waves.
-        num_layers: how many layers that share slots to look at. Two are enough: every layer touches the same slots, so
-            a copy of the second layer already meets everything that it can have to wait for.
+        num_layers: how many layers to look at; two if the layers share slots. Two are enough: every layer touches the
+            same shared slots, so a copy of the second layer already meets everything that it can have to wait for.
     """
     unit = min([place.size if isinstance(place, Pages) else 1 for place in plan.places])
     num_waves, last = len(plan.waves), num_layers - 1
@@ -139,16 +145,18 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
     needed: dict[Actor, int] = {}  # actor -> the first wave that waits for it
     for layer in range(num_layers):
         before: list[set[Actor]] = []  # what each copy of this layer waits for
+
+        def mine(slots: Iterable[Slot], is_last: bool = layer == last) -> list[Slot]:
+            """Leave out slots that the next layer does not use: each layer has its own, but for shared ones."""
+            return [slot for slot in slots if is_last or slot[0] == "shared"]
+
         for _, actor in in_order:
             if actor < 0:
                 wave = layer * num_waves + ~actor
-                for other in act(~wave, *of_waves[~actor]):
+                for other in act(~wave, *map(mine, of_waves[~actor])):
                     needed.setdefault(other, wave)
                 continue
-            touched: Iterable[list[Slot]] = (sources[actor], targets[actor])
-            if layer < last:  # each layer has its own slots of the host
-                touched = [[slot for slot in slots if slot[0] == "device"] for slots in touched]
-            before.append(act(layer * len(groups) + actor, *touched))
+            before.append(act(layer * len(groups) + actor, mine(sources[actor]), mine(targets[actor])))
     found = []
     for number, (group, actors) in enumerate(zip(groups, before, strict=True)):
         waves = [~actor - last * num_waves for actor in actors if actor < 0]
@@ -179,11 +187,11 @@ def _blocks_of(place: Place, start: int, stop: int, unit: int) -> list[Slot]:
     if start == stop:
         return []
     if isinstance(place, Pages) and place.size == unit:
-        return [("device", block) for block in place.blocks[start // unit : (stop - 1) // unit + 1]]
-    return list(dict.fromkeys([("device", slot // unit) for slot in place.slots(start, stop)]))
+        return [(place.tier, block) for block in place.blocks[start // unit : (stop - 1) // unit + 1]]
+    return list(dict.fromkeys([(place.tier, slot // unit) for slot in place.slots(start, stop)]))
 
 
-def _blocks(tier: str, start: int, move: Move, unit: int) -> list[Slot]:
+def _blocks(tier: Tier, start: int, move: Move, unit: int) -> list[Slot]:
     """List the blocks of `unit` slots that a move touches from slot `start` on.
 
     >>> _blocks("host", 6, Move("copy", 6, 0, num_tokens=4), 4)

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Sequence as Seq
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from minifuse.core.measured import Measured
-from minifuse.core.plan import Move, Plan, Tier
-from minifuse.execute.copies import Copy, copies, timetable
-
-Way = Tier | None  # the tier that a copy goes to; None if it stays within the device
-
-
-def way_of(move: Move) -> Way:
-    """Return the tier that a move goes to; None if it stays within the device."""
-    return move.target_tier if move.crosses else None
+from minifuse.core.plan import Move, Plan
+from minifuse.execute.copies import Way, copies, way_of
+from minifuse.execute.layers import Carrying, LayerByLayer, PlanTimes
 
 
 def traffic(moves: Iterable[Move], bytes_per_token: int, seconds: Mapping[Way, float]) -> Measured:
@@ -95,17 +88,17 @@ class Link:
         bytes_per_token: bytes of one slot of KV.
         rates: how fast copies are carried; by default they take no time.
         num_layers: layers of the model.
-        attention: returns how many of a plan's seconds each wave's attention takes. If None, the waves divide all the
-            seconds in proportion to their tokens.
-        in_turn: whether all layers use the same slots of the device (`Memory.layers_in_turn`).
+        times: returns how long the parts of a plan compute. If None, the waves divide all the seconds in proportion to
+            their tokens.
+        activations: bytes of a token that go to the host and come back, in each layer, where the host attends. If None,
+            the host is the device: a wave on the host is attended like any other.
     """
 
     bytes_per_token: int = 0
     rates: LinkRates = AT_ONCE
     num_layers: int = 1
-    attention: Callable[[Plan], Seq[float]] | None = None
-    _: KW_ONLY
-    in_turn: bool = False
+    times: Callable[[Plan], PlanTimes] | None = None
+    activations: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self._free_s = 0.0  # when the link will have carried all moves that have begun
@@ -121,62 +114,44 @@ class Link:
     def carried(self, plan: Plan) -> Measured:
         """Count, each way, the plan's bytes and how long they keep the link busy."""
         ways: tuple[Way, ...] = ("host", "device")
-        seconds = {way: self.seconds(move for move in plan.moves if move.target_tier == way) for way in ways}
+        seconds = {way: self.seconds(move for move in plan.moves if way_of(move) == way) for way in ways}
         return traffic(plan.moves, self.bytes_per_token, seconds)
 
     def run(self, plan: Plan, computing_s: float, now: float) -> Measured:
         """Begin a plan that computes for `computing_s`; return what it carries and exposes."""
         self.advance(now)
         carried = self.carried(plan)
-        if not any(move.crosses for move in plan.moves):
+        attended = self.activations is not None and "host" in plan.tiers
+        if not attended and not any(move.crosses for move in plan.moves):
             return carried
         # From here on, times are relative to `now`: adding small durations to a large time would round them.
         first_s = self.seconds(move for move in plan.moves if move.moment == "first")
         link = max(0.0, self._free_s - now)
         exposed_s = link + first_s if first_s else 0.0
         link += first_s
-        if layered := copies(plan, self.num_layers, in_turn=self.in_turn):
-            late_s, link = self._layer_by_layer(plan, layered, computing_s, link - exposed_s)
-            exposed_s, link = exposed_s + late_s, exposed_s + link
+        layered = copies(plan, self.num_layers)
+        if layered or attended:
+            of_one_layer = layered[: len(layered) // self.num_layers]
+            shares = [self.seconds(copy.moves) / self.num_layers for copy in of_one_layer]
+            carrying = Carrying(self.rates.both_ways, link - exposed_s)
+            run = LayerByLayer(plan, self._times(plan, computing_s), self.num_layers, layered, shares, carrying)
+            run.compute(self._activations_s if attended else None)
+            exposed_s, link = exposed_s + run.exposed_s, exposed_s + carrying.now
+            carried = carried._replace(on_host_s=run.on_host_s, awaited_s=run.awaited_s)
         self._free_s = now + link
         return carried._replace(moving_s=exposed_s, exposed_s=exposed_s)
 
-    def _layer_by_layer(self, plan: Plan, layered: list[Copy], computing_s: float, link: float) -> tuple[float, float]:
-        """Compute a plan from time 0, with a link that is free from `link` on.
+    def _activations_s(self, num_tokens: int) -> tuple[float, float]:
+        """Return how long queries, keys and values of a layer take to the host, and outputs back."""
+        down, up = self.activations or (0, 0)
+        return self.rates.to_host.seconds(num_tokens * down), self.rates.to_device.seconds(num_tokens * up)
 
-        Returns:
-            By how many seconds the copies delay the plan's end, and when the link is free again.
-        """
-        num_layers, num_waves, clock = self.num_layers, len(plan.waves), 0.0
-        of_one_layer = layered[: len(layered) // num_layers]
-        shares = num_layers * [self.seconds(copy.moves) / num_layers for copy in of_one_layer]
-        layer_s, *attention = [seconds / num_layers for seconds in self._by_wave(plan, computing_s)]
-        begun, needed = timetable(layered)
-        carrying = _Carrying(self.rates.both_ways, link)
-        for turn in range(-1, num_layers * num_waves):
-            if turn >= 0:
-                wave = turn % num_waves
-                clock += 0.0 if wave else layer_s
-                clock = max([clock, *map(carrying.end_of, needed.get(turn, ()))]) + attention[wave]
-            for number in begun.get(turn, ()):
-                carrying.begin(number, layered[number], clock, shares[number])
-        ends = max([clock, *map(carrying.end_of, range(len(layered)))])
-        return max(0.0, ends - computing_s), carrying.now
-
-    def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:
-        """Return the seconds outside attention, then the seconds of each wave's attention.
-
-        A single wave takes all the seconds.
-
-        >>> # a plan of 10 s, in which three waves attend for 2, 3 and 1 s: [4, 2, 3, 1]
-        """
-        if len(plan.waves) == 1:
-            return [0.0, computing_s]
-        if self.attention is None:
-            tokens = [sum(work.num_tokens for work in plan.work[start:stop]) for start, stop in plan.waves]
-            return [0.0, *(computing_s * count / sum(tokens) for count in tokens)]
-        waves = self.attention(plan)
-        return [computing_s - sum(waves), *waves]
+    def _times(self, plan: Plan, computing_s: float) -> PlanTimes:
+        """Return how long the parts of a plan compute. A single wave takes all the seconds."""
+        if self.times is not None and (len(plan.waves) > 1 or self.activations is not None):
+            return self.times(plan)
+        tokens = [sum(work.num_tokens for work in plan.work[start:stop]) for start, stop in plan.waves]
+        return PlanTimes([0.0] * len(plan.parts), [computing_s * count / sum(tokens) for count in tokens])
 
     def behind(self, plan: Plan, now: float) -> None:
         """Queue the moves of a plan without work, behind everything more urgent."""
@@ -218,89 +193,6 @@ class Link:
             self._free_s = begins + seconds
             if is_last:
                 self._landing.append((self._free_s, plan))
-
-
-@dataclass(slots=True)
-class _Begun:
-    """A copy that was begun, and has not ended.
-
-    Attributes:
-        since: when it was begun.
-        follows: copies that must end before.
-        left: seconds that are left of it, at the link's full rate.
-    """
-
-    number: int
-    since: float
-    follows: tuple[int, ...]
-    left: float
-
-
-class _Carrying:
-    """Carries the copies of one plan, in the order in which they are begun.
-
-    The two directions have a queue each, and carry at `both_ways` of their rates while both are busy; without
-    `both_ways`, all copies have one queue. Each is carried when the copies that it follows have ended.
-
-    >>> copy = lambda move: Copy((move,), layer=0, begins=-1, needed=0, follows=())
-    >>> carrying = _Carrying(both_ways=0.5, free_s=0.0)
-    >>> carrying.begin(0, copy(Move("swap_out", 0, 0, 1, target_tier="host")), 0.0, 3.0)
-    >>> carrying.begin(1, copy(Move("swap_in", 0, 0, 1, "host")), 0.0, 5.0)
-    >>> carrying.end_of(0), carrying.end_of(1)  # at half of their rates until 6 s, then 2 s are left of the other
-    (6.0, 8.0)
-
-    Args:
-        free_s: when the link is free.
-    """
-
-    def __init__(self, both_ways: float | None, free_s: float) -> None:
-        self.both_ways, self.now = both_ways, free_s
-        self._queues: dict[Way, deque[_Begun]] = {}  # of each direction that has copies
-        self._ended: dict[int, float] = {}
-        self._within: dict[int, _Begun] = {}  # copies that the link does not carry
-
-    def begin(self, number: int, copy: Copy, now: float, seconds: float) -> None:
-        """Begin a copy.
-
-        Args:
-            seconds: how long it takes by itself; 0: the link does not carry it.
-        """
-        begun = _Begun(number, now, copy.follows, seconds)
-        if not seconds:
-            self._within[number] = begun
-            self._known_end(number)  # now: a chain of such copies may be long
-        else:
-            way = None if self.both_ways is None else copy.moves[0].target_tier
-            self._queues.setdefault(way, deque()).append(begun)
-
-    def end_of(self, number: int) -> float:
-        """Return when a copy ends."""
-        while (ends := self._known_end(number)) == math.inf:
-            self._step()
-        return ends
-
-    def _known_end(self, number: int) -> float:
-        """Return when a copy ends; infinity if this is not known yet."""
-        if number in self._within and (ready := self._ready(self._within[number])) < math.inf:
-            del self._within[number]
-            self._ended[number] = ready
-        return self._ended.get(number, math.inf)
-
-    def _ready(self, begun: _Begun) -> float:
-        return max([begun.since, *map(self._known_end, begun.follows)])
-
-    def _step(self) -> None:
-        """Go on to the next moment at which a copy ends, or can be carried."""
-        heads = [(queue, self._ready(queue[0])) for queue in self._queues.values() if queue]
-        carried = [queue for queue, ready in heads if ready <= self.now]
-        rate = self.both_ways if self.both_ways is not None and len(carried) > 1 else 1.0
-        ends = [(queue, self.now + queue[0].left / rate) for queue in carried]
-        until = min([*(ready for _, ready in heads if ready > self.now), *(end for _, end in ends)])
-        for queue, end in ends:
-            queue[0].left -= (until - self.now) * rate
-            if end == until:
-                self._ended[queue.popleft().number] = until
-        self.now = until
 
 
 class _Queued(NamedTuple):

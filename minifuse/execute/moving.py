@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minifuse.attention.batch import AttentionBackend, Wave
+from minifuse.attention.batch import Attended, AttentionBackend, Wave
 from minifuse.attention.storage import KVStorage
 from minifuse.contracts.attention import checked_backend
 from minifuse.core.plan import Plan
@@ -21,19 +21,21 @@ from minifuse.model.text.transformer import Transformer
 from minifuse.stages import Attention, Memory
 
 
-class AttendingBesideMoves:
-    """Attends one plan; each wave of each layer waits for the moves that it needs."""
+class AttendingInTiers:
+    """Attends each wave in the tier where its KV lies, after the moves that it needs in that layer."""
 
-    def __init__(self, attention: AttentionBackend, moves: MovesOfPlan) -> None:
+    def __init__(self, attention: AttentionBackend, moves: MovesOfPlan, plan: Plan, cache: TieredStorage) -> None:
         self.operators = attention.operators
         self.batch = attention.batch
         self._attention = attention
         self._moves = moves
+        self._storages = [cache.tiers[tier] for tier in plan.tiers]  # of each wave
         self._turn = 0  # waves attended so far, counted through all layers
 
-    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
+    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Attended:
         self._moves.before(self._turn)
-        attended = self._attention.attend(heads, rotary, cache, layer, wave)
+        storage = self._storages[self._turn % len(self._storages)]
+        attended = self._attention.attend(heads, rotary, storage, layer, wave)
         self._moves.after(self._turn)
         self._turn += 1
         return attended
@@ -46,6 +48,10 @@ class MovingRunner:
     run: TorchRunner
     transfers: PlanTransfers  # the same for all runners on the same KV tensors
 
+    @property
+    def cache(self) -> TieredStorage:
+        return self.transfers.cache
+
     @torch.inference_mode()
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         """Compute a plan, and wait for its moves.
@@ -56,11 +62,11 @@ class MovingRunner:
             return self.transfers.behind(plan).result()
         attention = self.run.attention
         with attention.operators.lock, self.transfers.streams.of(plan.worker):
-            if not plan.moves:
+            if not plan.moves and {*plan.tiers} == {"device"}:
                 ran = self.run.compute(plan, sequences, attention)
             else:
                 moves = MovesOfPlan(self.transfers, plan)
-                ran = self.run.compute(plan, sequences, AttendingBesideMoves(attention, moves))
+                ran = self.run.compute(plan, sequences, AttendingInTiers(attention, moves, plan, self.cache))
                 ran = ran._replace(measured=moves.end())
             if self.transfers.on_gpu and not ran.tokens:
                 torch.cuda.current_stream().synchronize()  # without sampling, nothing has waited for the KV yet
@@ -70,7 +76,7 @@ class MovingRunner:
 def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> MovingRunner:
     """Make a runner for these stages, with KV tensors of the memory's size."""
     cache = TieredStorage(
-        model.config, memory.capacity, model.dtype, model.device, memory.host_capacity, memory.layers_in_turn
+        model.config, memory.capacity, model.dtype, model.device, memory.host_capacity, memory.shared_capacity
     )
     dtype = str(model.dtype).removeprefix("torch.")
     backend = checked_backend(attention, model.device.type, dtype, numerics)

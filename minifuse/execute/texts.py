@@ -1,9 +1,11 @@
 """Computes a plan of texts with torch: one forward pass, then sampling (Orca; Baton, 2.2)."""
 
+from collections.abc import Generator
+
 import torch
 from torch import Tensor
 
-from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.attention.batch import AttentionBackend, Batch, joined
 from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Plan
 from minifuse.core.report import NOT_FINITE, Ran
@@ -12,11 +14,13 @@ from minifuse.execute.sampling import logprobs, sample
 from minifuse.model.text.transformer import Transformer
 
 
-def forward(model: Transformer, batch: Batch, cache: KVStorage, attention: AttentionBackend) -> Tensor:
+def forward(
+    model: Transformer, batch: Batch, cache: KVStorage, attention: AttentionBackend
+) -> Generator[None, None, Tensor]:
     """Compute logits [len(batch.sampled), vocab_size]: the forward pass of every technique.
 
-    Before and after attention, a layer acts on all tokens of the iteration at once; in between, `attention` writes and
-    reads each sequence's KV wave by wave.
+    Before and after attention, a layer acts on all tokens of the batch at once; in between, `attention` writes and
+    reads each sequence's KV wave by wave. A batch that yields in a layer lets another batch compute that layer.
     """
     ops = attention.operators
     x = model.embed(batch.token_ids, batch.positions)
@@ -24,8 +28,21 @@ def forward(model: Transformer, batch: Batch, cache: KVStorage, attention: Atten
     for index, layer in enumerate(model.layers):
         heads = layer.pre_attention(x, ops)
         attended = [attention.attend(heads, rotary, cache, index, wave) for wave in batch.waves]
-        x = layer.post_attention(x, attended[0] if len(attended) == 1 else torch.cat(attended), ops)
+        yield
+        x = layer.post_attention(x, joined(attended), ops)
     return model.head(x[batch.last_tokens], ops)
+
+
+def in_turn(passes: list[Generator[None, None, Tensor]]) -> Tensor:
+    """Run forward passes together, layer by layer; return their logits, one after the other."""
+    logits: dict[int, Tensor] = {}
+    while len(logits) < len(passes):
+        for number, one in enumerate(passes):
+            try:
+                next(one)
+            except StopIteration as ended:
+                logits[number] = ended.value
+    return logits[0] if len(passes) == 1 else torch.cat([logits[number] for number in range(len(passes))])
 
 
 class TorchRunner:
@@ -57,5 +74,6 @@ class TorchRunner:
         self, plan: Plan, sequences: dict[str, Sequence], attention: AttentionBackend
     ) -> tuple[tuple[str, ...], Tensor]:
         """Return the sequences whose next token is sampled, and the logits to sample it from."""
-        batch = attention.batch(plan, sequences, self.cache)
-        return batch.sampled, forward(self.model, batch, self.cache, attention)
+        batches = [attention.batch(part, sequences, self.cache) for part in plan.parts]
+        sampled = tuple([name for batch in batches for name in batch.sampled])
+        return sampled, in_turn([forward(self.model, batch, self.cache, attention) for batch in batches])

@@ -1,26 +1,27 @@
-"""KV tensors in two tiers, and the copies within and between them (Pensieve; FluidInfer)."""
+"""KV tensors in tiers, and the copies within and between them (Pensieve; FluidInfer)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ctypes import memmove
 from dataclasses import replace
 
 import torch
 
 from minifuse.attention.storage import KVStorage
-from minifuse.core.plan import Move
+from minifuse.core.plan import Move, Tier
 from minifuse.model.text.shape import TextShape
 
 
 class TieredStorage(KVStorage):
-    """Keeps KV on the device and on a host tier, pinned for a GPU.
+    """Keeps KV on the device, in slots of the device that layers share, and on the host, pinned for a GPU.
 
     Attention clears what other sequences left: see `minifuse.attention.rectangle` and `minifuse.attention.slots`.
 
     Args:
         num_slots: slots of the device; a slot holds one token's KV in all layers.
-        layers_in_turn: 1, or the number of layers, as in `Memory.layers_in_turn`. In the second case the device has
-            that many times more slots, and a slot holds the KV of only one layer at a time.
+        num_host_slots: slots of the host.
+        num_shared_slots: further slots of the device, each of which holds one token's KV in one layer at a time.
     """
 
     def __init__(
@@ -30,26 +31,25 @@ class TieredStorage(KVStorage):
         dtype: torch.dtype,
         device: torch.device,
         num_host_slots: int = 0,
-        layers_in_turn: int = 1,
+        num_shared_slots: int = 0,
     ) -> None:
-        self.in_turn = layers_in_turn > 1  # whether all layers use the same slots of the device, one after the other
-        apart = replace(config, num_layers=config.num_layers // layers_in_turn)
-        super().__init__(apart, layers_in_turn * num_slots, dtype, device)
-        views = (self.keys, self.values, self._keys_across, self._values_along)
-        expanded = [view.expand(config.num_layers, -1, -1, -1) for view in views]
-        self.keys, self.values, self._keys_across, self._values_along = expanded
+        super().__init__(config, num_slots, dtype, device)
         pinned = device.type == "cuda" and num_host_slots > 0
-        shape = (config.num_layers, num_host_slots, config.num_kv_heads, config.head_dim)
-        self.host_keys, self.host_values = (torch.zeros(shape, dtype=dtype, pin_memory=pinned) for _ in "kv")
+        host = KVStorage(config, num_host_slots, dtype, torch.device("cpu"), pinned)
+        self.tiers: Mapping[Tier, KVStorage] = {
+            "device": self,
+            "host": host,
+            "shared": _SharedStorage(config, num_shared_slots, dtype, device),
+        }
 
     def move(self, move: Move, layer: int | None = None) -> None:
         """Copy a move's slots in one layer or in all; source and target may overlap."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)
         source = slice(move.source, move.source + move.num_tokens)
         target = slice(move.target, move.target + move.num_tokens)
-        for device, host in ((self.keys, self.host_keys), (self.values, self.host_values)):
-            read = (host if move.source_tier == "host" else device)[layers, source]
-            written = (host if move.target_tier == "host" else device)[layers, target]
+        one, other = self.tiers[move.source_tier], self.tiers[move.target_tier]
+        for read_from, write_to in ((one.keys, other.keys), (one.values, other.values)):
+            read, written = read_from[layers, source], write_to[layers, target]
             if layer is not None and read.is_cpu and written.is_cpu:
                 # This usually runs in another thread while plans compute. There, torch would start further threads,
                 # which disturbed the computing threads: whole runs took 1.5 times as long.
@@ -57,3 +57,13 @@ class TieredStorage(KVStorage):
                 continue
             overlap = not move.crosses and abs(move.source - move.target) < move.num_tokens
             written.copy_(read.clone() if overlap else read)
+
+
+class _SharedStorage(KVStorage):
+    """Keeps KV of one layer at a time: all layers are views of the same slots."""
+
+    def __init__(self, config: TextShape, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(replace(config, num_layers=1), num_slots, dtype, device)
+        views = (self.keys, self.values, self._keys_across, self._values_along)
+        expanded = [view.expand(config.num_layers, -1, -1, -1) for view in views]
+        self.keys, self.values, self._keys_across, self._values_along = expanded

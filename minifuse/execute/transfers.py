@@ -17,10 +17,11 @@ import torch
 from minifuse.core.measured import Measured
 from minifuse.core.plan import Move, Plan
 from minifuse.core.report import Ran
-from minifuse.execute.copies import Copy, copies, timetable
-from minifuse.execute.link import Way, traffic, way_of
+from minifuse.execute.copies import Copy, Way, copies, timetable, way_of
+from minifuse.execute.link import traffic
 from minifuse.execute.streams import Streams
-from minifuse.kernels.operators import TORCH, KVTensors
+from minifuse.execute.tiered_storage import TieredStorage
+from minifuse.kernels.operators import TORCH
 from minifuse.model.operators import Operators
 
 # The urgency of a copy: a plan waits for it; it is `behind`, to the device; it is `behind`, to the host.
@@ -43,7 +44,7 @@ class MovesOfPlan:
     def __init__(self, transfers: PlanTransfers, plan: Plan) -> None:
         self._plan = plan
         self._transfers = transfers
-        self._copies = copies(plan, transfers.num_layers, in_turn=transfers.cache.in_turn)
+        self._copies = copies(plan, transfers.num_layers)
         self._begun_by, self._needed_by = timetable(self._copies)
         self._marks: dict[int, Mark] = {}  # a mark for each copy that has begun
         self._waits: list[Callable[[], float]] = []  # for each copy waited for, returns how long computing waited
@@ -117,7 +118,7 @@ class PlanTransfers:
     eviction").
     """
 
-    def __init__(self, cache: KVTensors, operators: Operators = TORCH) -> None:
+    def __init__(self, cache: TieredStorage, operators: Operators = TORCH) -> None:
         self.cache = cache
         self.num_layers = cache.keys.shape[0]
         self.bytes_per_token = 2 * self.num_layers * cache.keys[0, :1].numel() * cache.keys.element_size()
@@ -188,7 +189,7 @@ class PlanTransfers:
 
     def _on_stream(self, moves: Seq[Move], layer: int, *events: torch.cuda.Event) -> _Timed:
         """Copy moves in one layer on the stream of their direction, after these events."""
-        way = moves[0].target_tier
+        way = way_of(moves[0]) or "device"
         with self.streams.of(way):
             for event in events:
                 torch.cuda.current_stream().wait_event(event)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from minifuse.core.clock import VirtualClock
-from minifuse.core.measured import NOTHING_MEASURED, Measured, Messages, measured_of
+from minifuse.core.measured import Measured, Messages, measured_of
 from minifuse.core.plan import Plan, sampled_work
 from minifuse.core.report import Completion, Ran
 from minifuse.core.request import Sequence
@@ -88,19 +88,20 @@ class VirtualExecutor:
         if self._messages is not None:
             sent = self._messages(plan, len(sampled_work(plan, sequences)))
             seconds += sent.seconds
-        measured = self._link.run(plan, seconds, self._now) if plan.moves else NOTHING_MEASURED
-        self._push(
-            plan, lambda: self._ran(plan, sequences, measured, sent), self._served + seconds + measured.exposed_s
-        )
+        carried = self._link.run(plan, seconds, self._now) if plan.moves or "host" in plan.tiers else None
+        waited_s = 0.0 if carried is None else carried.exposed_s + carried.awaited_s
+        self._push(plan, lambda: self._ran(plan, sequences, carried, sent), self._served + seconds + waited_s)
 
-    def _ran(self, plan: Plan, sequences: dict[str, Sequence], carried: Measured, sent: Messages | None = None) -> Ran:
-        """Run a plan; report the cost of its moves, and its simulated messages."""
+    def _ran(
+        self, plan: Plan, sequences: dict[str, Sequence], carried: Measured | None, sent: Messages | None = None
+    ) -> Ran:
+        """Run a plan; report what was carried and awaited, and its simulated messages."""
         ran = self._run(plan, sequences)
-        if not plan.moves and sent is None:
+        if carried is None and sent is None:
             return ran
         counted = measured_of(ran)
         messages = counted if sent is None else sent
-        measured = carried if plan.moves else counted
+        measured = counted if carried is None else carried
         return ran._replace(
             measured=measured._replace(num_messages=messages.num_messages, message_bytes=messages.message_bytes)
         )

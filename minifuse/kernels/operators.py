@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -10,21 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minifuse.core.plan import Move
+from minifuse.core.plan import Move, Tier
 from minifuse.core.report import NOT_FINITE
 from minifuse.kernels.noise import gumbel_noise, rows_of_noise
 from minifuse.kernels.rotary import RotaryRows
 
 
-class KVTensors(Protocol):
-    """Holds the keys and values of both tiers, each [num_layers, slots, num_kv_heads, head_dim]."""
+class TierTensors(Protocol):
+    """Holds the keys and values of one tier, each [num_layers, slots, num_kv_heads, head_dim]."""
 
     keys: Tensor
     values: Tensor
-    host_keys: Tensor
-    host_values: Tensor
-    in_turn: bool  # all layers use the same device slots, one layer after the other
 
+
+class KVTensors(Protocol):
+    """Holds the keys and values of all tiers; those of the device are its own."""
+
+    @property
+    def tiers(self) -> Mapping[Tier, TierTensors]: ...
+    @property
+    def keys(self) -> Tensor: ...
     @property
     def device(self) -> torch.device: ...
 

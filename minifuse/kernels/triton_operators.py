@@ -54,15 +54,19 @@ class TritonOperators:
             if alike[0].crosses:
                 self._swap(cache, alike, layers)
             elif disjoint(runs := [move[1:4] for move in alike]):
-                move_slots(cache.keys[layers], cache.values[layers], runs)
+                tier = cache.tiers[alike[0].source_tier]
+                move_slots(tier.keys[layers], tier.values[layers], runs)
             else:  # one after the other; the source of a move may overlap its own target
                 TORCH.move(cache, alike, layer)
 
     @staticmethod
     def _swap(cache: KVTensors, moves: list[Move], layers: slice) -> None:
         """Swap slots through a staging buffer: host-device copies are then long and few."""
-        device, host = (cache.keys[layers], cache.values[layers]), (cache.host_keys[layers], cache.host_values[layers])
+        source, target = (cache.tiers[tier] for tier in (moves[0].source_tier, moves[0].target_tier))
         out = moves[0].target_tier == "host"
+        device, host = (
+            (tier.keys[layers], tier.values[layers]) for tier in ((source, target) if out else (target, source))
+        )
         on_device = [(move.source if out else move.target, move.num_tokens) for move in moves]
         on_host = [(move.target if out else move.source, move.num_tokens) for move in moves]
         slots = torch.cat([torch.arange(first, first + count) for first, count in on_device])
@@ -76,8 +80,8 @@ class TritonOperators:
             for staged, stored in zip(staging, host, strict=True):
                 for staged_layer, stored_layer in zip(staged, stored, strict=True):
                     ends = staged_layer[start : start + count], stored_layer[first : first + count]
-                    source, target = ends if out else ends[::-1]
-                    target.copy_(source, non_blocking=True)
+                    read, written = ends if out else ends[::-1]
+                    written.copy_(read, non_blocking=True)
             start += count
         if not out:
             scatter_slots(staging, *device, slots)

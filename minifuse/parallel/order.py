@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minifuse.core.places import Pages
-from minifuse.core.plan import Place, Plan, Work
+from minifuse.core.plan import Place, Plan, Tier, Work
 from minifuse.core.request import Request, Sequence
 from minifuse.trace.step import BlockTables
 
@@ -24,7 +24,7 @@ class Setup(NamedTuple):
     capacity: int  # KV memory in tokens; a rank holds the KV of its own heads
     size: int  # how many ranks there are
     host_capacity: int = 0  # of the host tier, in tokens
-    layers_in_turn: int = 1  # layers that share the device (`Memory.layers_in_turn`)
+    shared_capacity: int = 0  # slots that layers share (`Memory.shared_capacity`)
     seed: int = 0  # of random weights
     timeout_s: float = 60.0  # how long rank 0 waits for the others to join; with NCCL, also of a collective
     rank: int = 0
@@ -63,6 +63,7 @@ class Grown(NamedTuple):
     kept: int
     new: tuple[int, ...]
     size: int
+    tier: Tier
 
 
 class Ledger:
@@ -101,8 +102,8 @@ class Ledger:
     def _grown(self, work: Work, place: Place) -> Place | Grown:
         if not isinstance(place, Pages):
             return place
-        kept, new, size = self._tables.told(work.sequence, place)
-        return Grown(kept, tuple(new), size)
+        kept, new, *_ = self._tables.told(work.sequence, place)
+        return Grown(kept, tuple(new), place.size, place.tier)
 
 
 class Known:
@@ -130,5 +131,5 @@ class Known:
     def _whole(self, work: Work, place: Place | Grown) -> Place:
         if not isinstance(place, Grown):
             return place
-        blocks, size = self._tables.whole(work.sequence, list(place))
-        return Pages(tuple(blocks), size)
+        blocks, *_ = self._tables.whole(work.sequence, list(place))
+        return Pages(tuple(blocks), place.size, place.tier)

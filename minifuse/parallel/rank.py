@@ -50,7 +50,7 @@ class Rank:
         self.model = load_shard(setup)
         pack(self.model)
         self.cache = TieredStorage(
-            self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity, setup.layers_in_turn
+            self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity, setup.shared_capacity
         )
         self.transfers = PlanTransfers(self.cache, setup.attention.operators)
         self.setup = setup

@@ -90,10 +90,10 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
         if not placeholders:
             call_check(stages.attention, settings.device, settings.dtype)
         call_check(stages.batching, source.name, served.cell_types)
-    if stages.memory.layers_in_turn not in (1, served.num_layers):
+    layers = getattr(choices.options["memory"], "layers", None)
+    if layers not in (None, served.num_layers):
         raise UsageError(
-            f"{stages.memory.layers_in_turn} layers are to have the device in turn, and {source.name} has "
-            f"{served.num_layers}: leave memory.layers out."
+            f"memory.layers is {layers}, and {source.name} has {served.num_layers} layers: leave memory.layers out."
         )
     return ResolvedRun(choices, source, settings, outline, placeholders, capacity, sources)
 

@@ -27,6 +27,7 @@ from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.engine import ServingExecutor
 from minifuse.serve.served import NOTHING_KNOWN, Offer, ServedModel, check_model
 from minifuse.serve.settings import Settings
+from minifuse.simulate.beyond import on_host, through_the_link
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.simulate.profiles import KeptProfile
 
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from minifuse.model.text.transformer import Transformer
     from minifuse.parallel.runner import ParallelRunner
     from minifuse.simulate.measured import MeasuredCost
+
+
+USED_BY = {"layers": ("layers",), "buffer": ("layers",), "passes": ("host",), "beyond": ("host", "layers")}
+MEASURED = ("profile", "token_budget", "beyond", "passes", "buffer")  # what a machine's profile tells
 
 
 class ServedText(ServedModel):
@@ -105,18 +110,21 @@ class ServedText(ServedModel):
         - `lanes`: how many lanes of attention the machine runs at once.
         - `layers`: the number of layers of the model, if layers take turns.
         - `balance`: the machine's operations per byte read, divided by the query heads that share a KV head.
+        - `beyond`, `passes`: how many KV tokens the host attends in an iteration, and in how many passes; or how many
+          the link uploads, and the `buffer` for two waves of them.
         """
         settings, config = self.settings, self.source.config
-        if option == "layers":
-            if beside["turns"] != "layers":
-                return Offer(None, f"not needed: memory.turns is {beside['turns']}")
-            return Offer(config.num_layers, f"the model: {self.source.name}")
+        if option in USED_BY:
+            if beside["turns"] not in USED_BY[option]:
+                return Offer(None, f"not needed: memory.turns is {beside['turns'] or 'none'}")
+            if option == "layers":
+                return Offer(config.num_layers, f"the model: {self.source.name}")
         value, source = None, ""
         if settings.clock == "virtual":
             value = self._computed(self.cost, option, beside)
             named = settings.hardware if isinstance(settings.hardware, str) else "given"
             source = f"computed from the hardware: {named}"
-        elif option in ("profile", "token_budget") and (kept := self._measured()):  # only these are measured
+        elif option in MEASURED and (kept := self._measured()):  # only these are measured
             cost, path = kept
             value = self._computed(cost, option, beside)
             source = f"the cache: {path}"
@@ -155,7 +163,19 @@ class ServedText(ServedModel):
                 return cost.num_lanes
             case "balance":
                 return machine.rate(cost.element) / machine.bandwidth * config.num_kv_heads / config.num_heads
+            case "beyond" | "passes" | "buffer":
+                return self._beyond(cost, option, beside["turns"])
         return None
+
+    def _beyond(self, cost: Roofline | MeasuredCost, option: str, turns: str) -> float | None:
+        """Return what can be attended beyond the device in an iteration; None: whatever the host holds."""
+        capacity = self.kv_bytes // self.slot_bytes
+        if turns == "host":
+            found = on_host(cost, self._link(cost), capacity) if cost.host_attends else None
+            return None if found is None else found.tokens if option == "beyond" else found.passes
+        tokens = through_the_link(cost, self._link(cost), capacity)
+        longest = max(tokens, self.source.config.max_context)  # of a wave
+        return tokens or None if option == "beyond" else min(1.0, 2 * longest / (capacity * self.num_layers))
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
         settings = self.settings
@@ -168,9 +188,7 @@ class ServedText(ServedModel):
         if depth > 1:
             run = RunAhead(run)
         if settings.clock == "virtual":
-            machine, in_turn = self.cost.machine, stages.memory.layers_in_turn > 1
-            share = self.cost.config.kv_bytes_per_token(settings.dtype)  # of a rank, as is its link
-            link = Link(share, self.cost.link_rates, self.num_layers, self.cost.attention_s, in_turn=in_turn)
+            machine = self.cost.machine
             virtual = VirtualClock()
             return VirtualExecutor(
                 virtual,
@@ -178,12 +196,20 @@ class ServedText(ServedModel):
                 run,
                 shared=True,
                 together=machine.together,
-                link=link,
+                link=self._link(self.cost),
                 messages=self.messages,
                 on_close=close,
             ), virtual
         clock, threads = RealClock(), _threads(workers, settings.device)
         return RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=close, behind=behind), clock
+
+    def _link(self, cost: Roofline | MeasuredCost) -> Link:
+        """Return the simulated link between the device and the host, of one rank."""
+        share = cost.config
+        down, up = share.q_size + 2 * share.kv_size, share.q_size  # queries, keys and values; outputs
+        activations = (down * cost.element, up * cost.element) if cost.host_attends else None
+        kv_bytes = share.kv_bytes_per_token(self.settings.dtype)
+        return Link(kv_bytes, cost.link_rates, self.num_layers, cost.times, activations)
 
     @property
     def _has_ranks(self) -> bool:
@@ -203,7 +229,7 @@ class ServedText(ServedModel):
                 memory.capacity,
                 settings.tensor_parallel,
                 memory.host_capacity,
-                memory.layers_in_turn,
+                memory.shared_capacity,
                 settings.seed,
                 dtype=settings.dtype,
                 device=settings.device,

@@ -213,7 +213,8 @@ def _place(place: Place) -> str:
     if isinstance(place, Runs):
         return f"slots {'+'.join(_span(slot, slot + length) for slot, length in place.runs)}"
     if isinstance(place, Pages):
-        return f"blocks {' '.join(map(str, place.blocks))}"
+        tier = "" if place.tier == "device" else f"{place.tier} "
+        return f"{tier}blocks {' '.join(map(str, place.blocks))}"
     assert isinstance(place, State)
     return f"slot {place.slot}" + (f" (reads {' '.join(map(str, place.reads))})" if place.reads else "")
 

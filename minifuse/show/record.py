@@ -50,8 +50,8 @@ from minifuse.techniques import TECHNIQUES
 from minifuse.trace.history import History, Story
 from minifuse.trace.idle_rows import idle_rows
 from minifuse.trace.log import Event, arrival_of
-from minifuse.trace.slot_books import books, is_layered
-from minifuse.trace.slots import block_size, highest_slot
+from minifuse.trace.slot_books import books
+from minifuse.trace.slots import as_drawn, block_size, first_shared, highest_slot
 from minifuse.trace.waits import Piece, reasons_of_waits
 
 VERSION = 1
@@ -278,7 +278,7 @@ class _Run:
                 moved.setdefault(name, []).append([column, kind, count])
         for name, moves in moved.items():
             self.requests[self.number[name]]["moves"] = moves
-        return changes.told() | {"block": block_size(self.run.events), "layered": is_layered(self.header)}
+        return changes.told() | {"block": block_size(self.run.events), "shared": first_shared(self.run.events)}
 
     def _told(self, piece: Piece) -> int:
         for i, shared in enumerate(self.waits.passed):
@@ -305,7 +305,7 @@ class _Run:
             "sh": event.get("shape"),
             "wv": waves if len(waves) > 1 else None,
             "ln": event.get("lanes"),
-            "m": event["moves"],
+            "m": as_drawn(event)["moves"],
             "ru": [[number[name], *found] for name, *found in event.get("reused", ())],
             "y": self._reasons(event["step"]),
             "c": event["computed"],

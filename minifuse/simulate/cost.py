@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
-from typing import Protocol
+from itertools import chain
+from typing import NamedTuple, Protocol
 
 from minifuse.attention.packing import lanes_of
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
+from minifuse.execute.layers import PlanTimes
 from minifuse.execute.link import LinkRates
 from minifuse.io.parsing import unknown
 from minifuse.memory.tiered.profile import Profile
@@ -23,12 +25,20 @@ from minifuse.simulate.slower import PROFILED, Slower, factor
 ENOUGH = 0.9  # of the highest token rate: beyond, more tokens per iteration hardly help
 
 
+class Host(NamedTuple):
+    """The rates of the host's memory and processor."""
+
+    bandwidth: float  # bytes per second
+    flops: float  # per second
+
+
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """The rates of a machine, from its maker's data sheet, and a rounded overhead.
 
     `flops` is the rate in two-byte types, `wide_flops` the rate in float32 and wider, if it differs. `link` is the rate
-    between device and host, each way; without a link, transfers are copies within the memory. With `processors`, each
+    between device and host, each way; without a link, transfers are copies within the memory. A `host` attends
+    the KV in its memory, beside the device. With `processors`, each
     processor attends one KV head of one lane (or piece of work), at its share of the rates. Without `processors`,
     attention is divided evenly, whatever the lengths. `kv_traffic` is how often the KV that an iteration attends to is
     moved: once where it is only read, three times where it is also copied, as by a concatenation. The ranks of a tensor
@@ -43,6 +53,7 @@ class Hardware:
     wide_flops: float | None = None
     memory: float = math.inf  # bytes
     link: float | None = None  # bytes per second
+    host: Host | None = None  # what attends the KV in the host's memory; None: the host is the device
     processors: int | None = None
     row_s: float = 0.0  # of every row of an iteration: a sequence, or an idle slot that is computed
     host_node_s: float = 0.0  # of the host, for every node of a plan of cells, before the plan can start
@@ -68,15 +79,17 @@ class Hardware:
         return self.wide_flops if self.wide_flops is not None and element >= 4 else self.flops
 
 
-HARDWARE: dict[str, Hardware] = {
+# Hosts: one socket of a server of the GPU's time, with all channels of memory, in float32 (makers' data sheets).
+XEON_6100, EPYC_7003, EPYC_9004 = Host(128e9, 2.0e12), Host(204.8e9, 5.0e12), Host(460.8e9, 7.3e12)
+HARDWARE: dict[str, Hardware] = {  # a100-80g is the PCIe card, h100 and h200 are SXM modules
     "cpu": Hardware(bandwidth=30e9, flops=150e9, overhead_s=500e-6, masked=True),
-    "v100": Hardware(0.9e12, 125e12, 50e-6, wide_flops=15.7e12, memory=16e9, link=16e9),
-    "a100-40g": Hardware(1.555e12, 312e12, 50e-6, wide_flops=19.5e12, memory=40e9, link=32e9),
-    "a100-80g": Hardware(1.935e12, 312e12, 50e-6, wide_flops=19.5e12, memory=80e9, link=32e9),  # the PCIe card
-    "rtx-a6000": Hardware(0.768e12, 155e12, 50e-6, wide_flops=38.7e12, memory=48e9, link=32e9),
-    "rtx-4090": Hardware(1.008e12, 165e12, 50e-6, wide_flops=82.6e12, memory=24e9, link=32e9),
-    "h100": Hardware(3.35e12, 989e12, 50e-6, wide_flops=67e12, memory=80e9, link=64e9),  # the SXM module
-    "h200": Hardware(4.8e12, 989e12, 50e-6, wide_flops=67e12, memory=141e9, link=64e9),
+    "v100": Hardware(0.9e12, 125e12, 50e-6, wide_flops=15.7e12, memory=16e9, link=16e9, host=XEON_6100),
+    "a100-40g": Hardware(1.555e12, 312e12, 50e-6, wide_flops=19.5e12, memory=40e9, link=32e9, host=EPYC_7003),
+    "a100-80g": Hardware(1.935e12, 312e12, 50e-6, wide_flops=19.5e12, memory=80e9, link=32e9, host=EPYC_7003),
+    "rtx-a6000": Hardware(0.768e12, 155e12, 50e-6, wide_flops=38.7e12, memory=48e9, link=32e9, host=EPYC_7003),
+    "rtx-4090": Hardware(1.008e12, 165e12, 50e-6, wide_flops=82.6e12, memory=24e9, link=32e9, host=EPYC_7003),
+    "h100": Hardware(3.35e12, 989e12, 50e-6, wide_flops=67e12, memory=80e9, link=64e9, host=EPYC_9004),
+    "h200": Hardware(4.8e12, 989e12, 50e-6, wide_flops=67e12, memory=141e9, link=64e9, host=EPYC_9004),
 }
 HARDWARE |= {f"{name}-profiled": replace(HARDWARE[name], slower=PROFILED) for name in HARDWARE if name != "cpu"}
 # Fitted to the times that papers tell: "-flover" to Flover's Fig. 8 (`minifuse/papers/flover/machine.py`), "-framework"
@@ -161,6 +174,10 @@ class Roofline:
         shape = plan.shape
         crossing = 1 if self.machine.link else 0
         moved = sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
+        if self.host_attends and "host" in plan.tiers:
+            return self._beside_the_host(plan, moved)
+        if plan.layout.passes:
+            return sum(map(self, plan.parts))
         if shape is None and (self.machine.processors is not None or self.machine.slower is not None):
             layers_s = self._products(plan.num_computed, len(plan.work), moved)
             return layers_s + sum(self.attention_s(plan)) + self._fixed(len(plan.work))
@@ -218,6 +235,42 @@ class Roofline:
     def _fixed(self, rows: int) -> float:
         """Return the seconds of an iteration that depend on its rows alone."""
         return self.machine.overhead_s + rows * self.machine.row_s
+
+    @property
+    def host_attends(self) -> bool:
+        """Return whether the host attends the KV in its memory, beside the device."""
+        return self.machine.host is not None
+
+    def times(self, plan: Plan) -> PlanTimes:
+        """Return how long the passes and the waves of a plan take; `plan.shape` must be None."""
+        if self.host_attends and "host" in plan.tiers:
+            return self._times_beside_the_host(plan, 0)
+        attention_s = [self.attention_s(part) for part in plan.parts]
+        token_wise = [self(part) - sum(waves) for part, waves in zip(plan.parts, attention_s, strict=True)]
+        return PlanTimes(token_wise, [*chain.from_iterable(attention_s)])
+
+    def _beside_the_host(self, plan: Plan, moved: float) -> float:
+        """Return the seconds of the device alone, while the host attends the KV in its memory."""
+        times = self._times_beside_the_host(plan, moved)
+        on_device = [one for one, tier in zip(times.waves, plan.tiers, strict=True) if tier != "host"]
+        return sum(times.token_wise) + sum(on_device)
+
+    def _times_beside_the_host(self, plan: Plan, moved: float) -> PlanTimes:
+        token_wise = [self._products(part.num_tokens, len(part.work)) for part in plan.parts]
+        token_wise[0] += self._fixed(len(plan.work)) + moved * self.kv_elements * self.element / self.machine.bandwidth
+        works = [plan.work[start:stop] for start, stop in plan.waves]
+        on_host = [self.host_attention_s(work) for work in works]
+        lanes = self.machine.processors is not None
+        on_device = self._in_lanes(plan) if lanes else [sum(map(self._attend, work)) for work in works]
+        here = zip(plan.tiers, on_host, on_device, strict=True)
+        return PlanTimes(token_wise, [host_s if tier == "host" else device_s for tier, host_s, device_s in here])
+
+    def host_attention_s(self, works: Sequence[Work]) -> float:
+        """Return how long the host attends these pieces: the longer of reading their KV and arithmetic."""
+        host = self.machine.host or Host(self.machine.bandwidth, self.flops)
+        num_bytes = sum([work.stop for work in works]) * self.kv_elements * self.element
+        arithmetic = self.pair_flops * sum(map(_pairs, works))
+        return max(num_bytes / host.bandwidth, arithmetic / host.flops)
 
     def attention_s(self, plan: Plan) -> list[float]:
         """Return the seconds of attention of each wave; `plan.shape` must be None.

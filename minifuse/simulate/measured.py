@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 
 from minifuse.core.plan import Plan, Work
 from minifuse.core.shapes import Rectangle, Region
+from minifuse.execute.layers import PlanTimes
 from minifuse.execute.link import AT_ONCE, Direction, LinkRates
 from minifuse.io.parsing import one_of
 from minifuse.memory.tiered.profile import Profile
@@ -89,6 +91,8 @@ class MeasuredCost:
 
     def device_s(self, plan: Plan) -> float:
         """Return the seconds of a plan's operators, and of making its tensors."""
+        if plan.layout.passes:
+            return sum(map(self.device_s, plan.parts))
         index_s, attention_s = self._attention(plan)
         computed = plan.num_computed
         token_wise_s = self.embed_s(computed) + self.layers_s(computed) + self.head_s(len(plan.work))
@@ -105,6 +109,18 @@ class MeasuredCost:
     def attention_s(self, plan: Plan) -> list[float]:
         """Return the seconds of attention of each wave, in all layers."""
         return self._attention(plan)[1]
+
+    def times(self, plan: Plan) -> PlanTimes:
+        """Return how long the passes and the waves of a plan take."""
+        attention_s = [self.attention_s(part) for part in plan.parts]
+        token_wise = [self.device_s(part) - sum(waves) for part, waves in zip(plan.parts, attention_s, strict=True)]
+        token_wise[0] += self.host_s(plan)
+        return PlanTimes(token_wise, [*chain.from_iterable(attention_s)])
+
+    @property
+    def host_attends(self) -> bool:
+        """Return False: the processor that was measured is the host."""
+        return False
 
     @property
     def num_lanes(self) -> int | None:

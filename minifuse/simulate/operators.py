@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from minifuse.attention.batch import AttentionBackend
+from minifuse.attention.batch import AttentionBackend, joined
 from minifuse.attention.stage import AttentionStage
 from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import MachineError
@@ -156,7 +156,7 @@ class Iterating(Attending):
             stored = index % len(cache.keys)
             attended = [backend.attend(heads, rotary, cache, stored, wave) for wave in batch.waves]
             lap("attend")
-            x = layer.post_attention(x, attended[0] if len(attended) == 1 else torch.cat(attended), ops)
+            x = layer.post_attention(x, joined(attended), ops)
             lap("layer")
         sample(model.head(x[batch.last_tokens], ops), [GREEDY] * len(plan.work), [0] * len(plan.work), ops)
         lap("head")

@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 from minifuse.contracts.fault import is_own
 from minifuse.core.request import Sequence
 from minifuse.core.unfolded import unfolded
-from minifuse.memory.waves.waves import HOST_TIMES
+from minifuse.memory.waves.waves import BUFFER, HOST_TIMES
 from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
 
@@ -128,15 +129,26 @@ def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("waves")
 def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
-    """Count the slots of the longest sequence, divided by the layers that take turns.
+    """Count the slots of the longest sequence, on the device or in the slots that layers share.
 
     The prompts of a request may be attended one after the other, but the host must hold them all.
     """
-    lengths = [_whole(sequence.request.max_cached, options.block_size) for sequence in sequences]
-    longest: int = -(-max(lengths) // (options.layers or 1))
-    if options.host is not None:
-        return longest if sum(lengths) <= options.host else None
-    return max(longest, -(-sum(lengths) // HOST_TIMES))
+    size: int = options.block_size
+    most = max(sequence.request.max_cached for sequence in sequences)
+    lengths = [_whole(sequence.request.max_cached, size) for sequence in sequences]
+    if options.host is not None and sum(lengths) > options.host // size * size:
+        return None
+    for capacity in count(max(size, -(-most // (options.layers or 1)))):
+        shared = 0
+        if options.turns == "layers":
+            part = BUFFER if options.buffer is None else options.buffer
+            shared = min(math.ceil(part * capacity), capacity - 1)
+        of_one_layer = shared * (options.layers or 1) // size * size
+        in_turn = most <= min(of_one_layer, options.beyond or most)
+        host = options.host or HOST_TIMES * (capacity - shared + of_one_layer // (options.layers or 1)) // size * size
+        if (in_turn or _whole(most, size) <= capacity - shared) and sum(lengths) <= host:
+            return capacity
+    raise AssertionError("count() never ends")
 
 
 @count_slots("slots")

@@ -29,6 +29,7 @@ class FillBooks:
         self.claimed = policy.work_conserving
         self.places: float = options[sizes[0]] if sizes else math.inf
         self.tokens = min(policy.token_budget or math.inf, waiting.max_tokens or math.inf)
+        self.least = 2 if policy.budget_of_prompts else 1  # tokens of work that count in the budget
         self.waiting = waiting
         self.now = -math.inf
         self.changes = False  # whether a request has been admitted or evicted at this moment
@@ -66,7 +67,7 @@ class FillBooks:
 
         A worker whose request was aborted is busy until its plan ends: such a plan takes a place.
         """
-        planned = sum(work.num_tokens for work in proposal.work)
+        planned = sum(work.num_tokens for work in proposal.work if work.num_tokens >= self.least)
         taken = max(len(self._units(self.waiting.running.values())), self.waiting.num_plans)
         return planned >= self.tokens or taken >= self.places
 

@@ -112,14 +112,16 @@ def _conservation(seen: Observation) -> None:
 
 
 def _budget(case: Case, seen: Observation) -> None:
-    limit, option = case.choices.policy.token_budget, case.settings.get("batching.token_budget")
+    policy = case.choices.policy
+    limit, option = policy.token_budget, case.settings.get("batching.token_budget")
     if limit is not None and option is not None and limit > option:
         raise LawBroken("budget", f"the policy has a token_budget of {limit}, and its option is {option}")
     for step in seen.steps:
         if max(step.usage.reserved + step.usage.kept, step.usage.capacity) > case.capacity:
             raise LawBroken("budget", f"step {step.plan.step} has {step.usage} set aside of {case.capacity}")
-        if limit is not None and step.plan.num_computed > limit:
-            raise LawBroken("budget", f"step {step.plan.step} computes {step.plan.num_computed} tokens of {limit}")
+        free = sum(work.num_tokens == 1 for work in step.plan.work) if policy.budget_of_prompts else 0
+        if limit is not None and (computed := step.plan.num_computed - free) > limit:
+            raise LawBroken("budget", f"step {step.plan.step} computes {computed} tokens of {limit}")
 
 
 def _progress(case: Case, seen: Observation) -> None:

@@ -18,7 +18,7 @@ MOST_WORKERS = 2**12
 MOST_LAYERS = 2**10  # if layers take turns on the device, a token has a slot for each layer
 LATEST_S = 1e12
 LISTS = (list, tuple)  # lists in a file, tuples in a run
-TIERS = ("device", "host")
+TIERS = ("device", "host", "shared")
 SHAPES = {
     "Rectangle": ("offset", "rows", "stride"),
     "Region": ("offset", "size", "width"),
@@ -143,6 +143,8 @@ def check_step(event: Event, known: Collection[str]) -> None:
     sent = wall.get("transfers", {})
     for seconds in (wall.get("moving_s", 0.0), sent.get("exposed_s", 0.0)):
         check_time(seconds)
+    for seconds in wall.get("on_host", ()):
+        check_time(seconds)
     for way in ("to_host", "to_device"):
         num_bytes, seconds = sent.get(way, (0, 0.0))
         _number(num_bytes, way, 2**63)
@@ -154,8 +156,10 @@ def _check_places(event: Event) -> None:
     _need(len(event["places"]) == len(event["work"]), "there is not one place for each piece of work")
     most = event["kv"][2] * MOST_LAYERS
     for place in event["places"]:
+        tier = place[3] if len(place) == 4 else "device"
+        _need(tier in TIERS, f"a place names {_shown(tier)} as a tier of memory")
         for first, count in runs_of_place(place):
-            _check_run(first, count, most)
+            _check_run(first, count, MOST if tier == "host" else most)
     shape = event.get("shape")
     if shape is not None:
         _need(shape["kind"] in SHAPES, f"the shape is {_shown(shape['kind'])}")
@@ -173,7 +177,7 @@ def _check_places(event: Event) -> None:
         check_text(kind, "the kind of a move")
         for first, tier in ((source, tiers[0]), (target, tiers[1])):
             _need(tier in TIERS, f"a move names {_shown(tier)} as a tier of memory")
-            _check_run(first, count, most if tier == "device" else MOST)
+            _check_run(first, count, MOST if tier == "host" else most)
 
 
 def run_of_shape(shape: Mapping[str, Any]) -> tuple[int, int]:
@@ -195,8 +199,8 @@ def runs_of_place(place: Any) -> list[tuple[Any, Any]]:
     if len(place) == 1:  # several runs
         _need(bool(place[0]), "a place has no slots")
         return [(first, count) for first, count in place[0]]
-    if len(place) == 3:  # blocks
-        kept, new, size = place
+    if len(place) > 2:  # blocks
+        kept, new, size, *_ = place
         for number in (kept, size, *new):
             _number(number, "a number of a place")
         return [(block * size, size) for block in new]

@@ -217,6 +217,8 @@ def _wall(event: StepReport) -> dict[str, Any]:
             "exposed_s": measured.exposed_s,
             "hidden_s": measured.hidden_s,
         }
+    if measured.on_host_s:
+        wall["on_host"] = [measured.on_host_s, measured.awaited_s]
     if measured.num_gathers:
         wall["gathers"] = [measured.num_gathers, measured.gathered_rows, measured.gathering_s]
     return wall

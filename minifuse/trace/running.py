@@ -53,6 +53,7 @@ class RunningMetrics:
         self.num: Counter[str] = Counter()  # tokens of each kind, iterations, pieces of work, refused requests
         self.moves: dict[str, list[int]] = {kind: [0, 0] for kind in get_args(MoveKind)}  # moves, tokens
         self.moving_s = self.gathering_s = self.hidden_s = self.exposed_s = 0.0
+        self.on_host_s = self.awaited_s = 0.0  # of attention by the host
         self.transfers = {way: [0, 0.0] for way in ("to_host", "to_device")}  # bytes, seconds
         self.kv = MemoryUse()
         self.other_cores: float | None = None
@@ -138,6 +139,9 @@ class RunningMetrics:
                 total[1] += carried[way][1]
             self.hidden_s += carried["hidden_s"]
             self.exposed_s += carried["exposed_s"]
+        on_host_s, awaited_s = wall.get("on_host", (0.0, 0.0))
+        self.on_host_s += on_host_s
+        self.awaited_s += awaited_s
         for name in ("messages", "message_bytes"):
             num[name] += wall.get(name, 0)
         for name in ("computed", "idle"):
@@ -270,6 +274,7 @@ class RunningMetrics:
                 "hidden_s": self.hidden_s,
                 "exposed_s": self.exposed_s,
             },
+            "on_host": {"seconds": self.on_host_s, "awaited_s": self.awaited_s},
             "messages": {"count": num["messages"], "bytes": num["message_bytes"]},
             "other_cores": self.other_cores,
             "goodput": None

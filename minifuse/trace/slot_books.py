@@ -15,7 +15,7 @@ from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from minifuse.trace.log import Event, whole_tables
-from minifuse.trace.slots import block_size, slots_of
+from minifuse.trace.slots import as_drawn, block_size, slots_of, tier_of
 from minifuse.trace.step import num_alike
 
 
@@ -62,7 +62,7 @@ class Frame(NamedTuple):
     `held` changes with the next frame: copy it to keep it. `changed` has the slots that differ from the last frame.
     """
 
-    event: Event  # its block tables are whole
+    event: Event  # with whole block tables, as drawn
     held: Slots
     changed: set[Slot]
     effects: Effects
@@ -90,15 +90,9 @@ def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window
     return tuple(Window(inside[0], inside[-1], len({*inside} - live)) for inside in every)
 
 
-def is_layered(header: Event) -> bool:
-    """Return whether layers take turns: device slots hold one layer's KV at a time."""
-    return bool(header.get("options", {}).get("memory.turns") == "layers")
-
-
 class _Books:
     def __init__(self, events: list[Event], block: int) -> None:
         self.conversations = {e["id"]: e.get("conversation") for e in events if e["event"] == "request"}
-        self.layered = is_layered(events[0])
         self.keeps = any(any(event.get("kept", ())) for event in events)
         self.capacity = events[0].get("kv_capacity_tokens", 0)
         self.block = block
@@ -106,7 +100,7 @@ class _Books:
         self.changed: set[Slot] = set()
         self.waves: dict[int, list[Slots]] = {}  # running step -> for each wave, what slots held before later changes
         self.owned: defaultdict[tuple[str, str], set[Slot]] = defaultdict(set)  # tier and request -> slots
-        self.places: dict[str, tuple[list[Any], list[int]]] = {}  # request -> its place in the trace, and the slots
+        self.places: dict[str, tuple[list[Any], list[Slot]]] = {}  # request -> its place in the trace, and the slots
         self.stale: set[str] = set()  # requests whose slots may have changed since they were placed
         self.lost: dict[int, list[tuple[int, str]]] = {}  # step -> states (slot, owner) that no later step reads
         self.gone: set[str] = set()  # requests that have ended
@@ -187,29 +181,32 @@ class _Books:
             elif held.state == "written" and len(held.owners) == 1:
                 self.put(run, held._replace(state="copy"))
 
-    def place(self, name: str, place: list[Any], first: int) -> None:
+    def place(self, name: str, place: list[Any], first: int, stop: int) -> None:
         """Give a request a place.
 
         Args:
             first: the first token that is computed in this place.
+            stop: the end of what is computed; on the host, slots behind it are not set aside.
         """
+        tier = tier_of(place)
+        place = place if tier == "device" else [*place, stop]
         told, old = self.places.get(name, ([], []))
         if told == place and name not in self.stale:
             return
-        slots = slots_of(place)
+        slots = [(tier, number) for number in slots_of(place, 0, None if tier == "device" else stop)]
         self.places[name] = place, slots
         same = num_alike(old, slots)
         for left in {*old[same:]} - {*slots}:
-            if ("device", left) in self.owned["device", name]:
-                self.remove([("device", left)], name)
+            if left in self.owned[left[0], name]:
+                self.remove([left], name)
         mine = self.conversations.get(name)
         start = 0 if name in self.stale else same
 
         def look(token: int) -> tuple[Held, int, bool]:
-            return self.held.get(("device", slots[token]), FREE), token - slots[token], token < first
+            return self.held.get(slots[token], FREE), token - slots[token][1], token < first
 
         for (held, token, before), tokens in groupby(range(start, len(slots)), look):
-            run = [("device", slots[one]) for one in tokens]
+            run = [slots[one] for one in tokens]
             if name in held.owners and held.state in ("reserved", "written"):
                 if held.token != token:
                     self.put(run, held._replace(token=token))
@@ -221,7 +218,7 @@ class _Books:
                 owners |= self.places.keys() & held.owners
                 twin = held.twin
             elif has and held.twin is not None:  # the request may write here, so the host's copy is given up
-                self.put([("host", number + held.twin) for _, number in run], FREE)
+                self.put([(OTHER_TIER[tier], number + held.twin) for _, number in run], FREE)
             self.put(run, Held(frozenset(owners), "written" if has else "reserved", token, twin))
         self.stale.discard(name)
 
@@ -259,7 +256,7 @@ class _Books:
             if wave:
                 do_moves("before", wave)
             self.compute(step, start, stop)
-            if len(step["waves"]) > 1 or self.layered:
+            if len(step["waves"]) > 1:
                 waves.append({})
             for move in [*arriving]:
                 if names := self.held.get(("device", move[2]), FREE).owners & working:
@@ -279,9 +276,8 @@ class _Books:
             if cell:
                 self.put([("device", place[1])], Held(frozenset({name}), "written"))
                 continue
-            self.place(name, place, firsts[name])
-            slots = [("device", slot) for slot in self.places[name][1][token:end]]
-            for held, run in groupby(slots, self.held.__getitem__):
+            self.place(name, place, firsts[name], end)
+            for held, run in groupby(self.places[name][1][token:end], self.held.__getitem__):
                 self.put([*run], Held(held.owners, "written", held.token))
 
     def windows(self, step: Event) -> tuple[Window, ...]:
@@ -328,8 +324,9 @@ class _Books:
                 self.put([("device", number)], FREE)
         for name in {*step["finished"], *(work[0] for work in step["work"] if work[0] in self.gone)}:
             self.leave(name)
-        if self.layered:  # the device held one layer after the other: nothing on it is read again
-            self.put([slot for slot in self.held if slot[0] == "device"], FREE)
+        shared = [(tier, number) for tier, number in self.held if tier == "device" and number >= step["kv"][2]]
+        if shared and step["work"]:  # they held one layer after the other: nothing in them is read again
+            self.put(shared, FREE)
 
 
 def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
@@ -367,7 +364,7 @@ def books(events: Iterable[Event]) -> Iterator[Frame]:
         events: the events of one run, as in its trace file.
     """
     told = list(events)
-    events = list(whole_tables(told))
+    events = [as_drawn(event) if event["event"] == "step" else event for event in whole_tables(told)]
     columns = [event for event in events if event["event"] in ("step", "wait")]
     pending = _as_they_begin([event for event in columns if event["event"] == "step"])
     aborted = [event for event in events if event["event"] == "aborted"]

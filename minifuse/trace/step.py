@@ -64,7 +64,7 @@ def _named(shape: Shape | None) -> dict[str, Any] | None:
     return {"kind": type(shape).__name__, **fields}
 
 
-def num_alike(one: Seq[int], other: Seq[int]) -> int:
+def num_alike(one: Seq[Any], other: Seq[Any]) -> int:
     """Return the length of the common prefix of two sequences."""
     if other[: len(one)] == one:
         return len(one)
@@ -74,8 +74,8 @@ def num_alike(one: Seq[int], other: Seq[int]) -> int:
 class BlockTables:
     """Writes only the new part of each block table, step by step.
 
-    `Pages` become [kept, new, size]: the first `kept` blocks of the sequence's last table, then the `new` ones. Other
-    places stay as they are.
+    `Pages` become [kept, new, size]: the first `kept` blocks of the sequence's last table, then the `new` ones; then
+    the tier, unless it is the device. Other places stay as they are.
 
     >>> tables = BlockTables()
     >>> for blocks in ((4, 7), (4, 7), (4, 7, 2), (4, 9, 2)):
@@ -97,15 +97,16 @@ class BlockTables:
         blocks = place.blocks
         kept = num_alike(self.last.get(name, ()), blocks)
         self.last[name] = blocks
-        return [kept, list(blocks[kept:]), place.size]
+        tier = [] if place.tier == "device" else [place.tier]
+        return [kept, list(blocks[kept:]), place.size, *tier]
 
     def whole(self, name: str, told: list[Any]) -> list[Any]:
-        """Undo `told`: for `Pages`, return the whole block table and the block size."""
-        if len(told) != 3:
+        """Undo `told`: for `Pages`, return the whole block table, the block size, and perhaps the tier."""
+        if len(told) < 3:
             return told
-        kept, new, size = told
+        kept, new, *rest = told
         blocks = self.last[name] = (*self.last.get(name, ())[:kept], *new)
-        return [list(blocks), size]
+        return [list(blocks), *rest]
 
     def forget(self, event: Mapping[str, Any]) -> None:
         """Forget the tables of sequences that ended with this event."""

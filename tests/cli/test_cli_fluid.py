@@ -17,13 +17,40 @@ def test_thirty_requests_where_three_fit(minifuse: Cli, tiny: str) -> None:
     orca = minifuse(*CROWD).answers()
     others = minifuse(*CROWD, "--technique", "vllm", "--max-batch", 30, *SHORT)
     assert others.answers() == orca
-    for option in (None, "memory.turns=sequences", "memory.turns=layers", "attention.lanes=1", "memory.buffer=0.5"):
-        outcome = minifuse(*CROWD, "--technique", "fluid", *SHORT, *(("--set", option) if option else ()))
+    fewer = others.json()["metrics"]["iterations"] / 2
+    for option in (None, "memory.turns=sequences", "attention.lanes=1", "memory.buffer=0.5"):
+        rotates = ("--set", "memory.overflow=rotate", *(("--set", option) if option else ()))
+        outcome = minifuse(*CROWD, "--technique", "fluid", *SHORT, *rotates)
         assert outcome.answers() == orca, option
         metrics = outcome.json()["metrics"]
         assert metrics["evictions"] == 0, option
         assert metrics["moves"]["upload"]["tokens"] > 0, option
-        assert metrics["iterations"] < others.json()["metrics"]["iterations"] / 2, option
+        assert metrics["iterations"] < fewer, option
+
+
+@pytest.mark.parametrize(
+    ("options", "moves", "pauses"),
+    [
+        ((), "upload", True),
+        (("memory.turns=host",), "offload", False),
+        (("memory.turns=host", "memory.passes=2"), "offload", False),
+        (("memory.turns=host", "memory.beyond=40"), "offload", True),
+        (("memory.turns=layers", "memory.buffer=0.4"), "upload", False),
+    ],
+)
+@pytest.mark.parametrize("clock", ["real", "virtual"])
+def test_what_the_device_has_no_room_for(
+    minifuse: Cli, tiny: str, options: tuple[str, ...], moves: str, pauses: bool, clock: str
+) -> None:
+    """It pauses, or is attended on the host, or passes through slots that layers share: with the same answers."""
+    orca = minifuse(*CROWD).answers()
+    given = [part for option in options for part in ("--set", option)]
+    outcome = minifuse(*CROWD, "--technique", "fluid", *SHORT, *given, "--clock", clock)
+    assert outcome.answers() == orca
+    metrics = outcome.json()["metrics"]
+    assert (metrics["evictions"] > 0) == pauses
+    assert metrics["moves"][moves]["tokens"] > 0
+    assert metrics["tokens"]["recomputed"] == 0
 
 
 def test_a_request_that_the_device_cannot_attend(minifuse: Cli, tiny: str) -> None:
@@ -52,13 +79,15 @@ def test_what_is_refused(minifuse: Cli, tiny: str, typed: tuple[str, ...], words
 def test_a_device_too_small_for_all_layers_of_a_request_holds_one_at_a_time(minifuse: Cli, tiny: str) -> None:
     """It has room for 40 tokens of the KV of all three layers, and 120 of one; the request has up to 80."""
     asked = ("run", "--technique", "fluid", "--max-new-tokens", "60", "--ignore-eos", "a text")
-    small, in_turn = ("--kv-memory", "60KiB"), ("--set", "memory.turns=layers")
+    small = ("--kv-memory", "60KiB")
+    in_turn = ("--set", "memory.turns=layers", "--set", "memory.buffer=1")
     minifuse(*asked, *small).refused("blocks of 16 KV tokens on the device", "memory.turns=layers", code=1)
     assert minifuse(*asked, *small, *in_turn).out.splitlines()[0] == minifuse(*asked).out.splitlines()[0]
     for clock in ("real", "virtual"):
         wrong = minifuse(*asked, *in_turn, "--set", "memory.layers=2", "--clock", clock)
-        wrong.refused("2 layers", "tiny has 3", "leave memory.layers out")
-    minifuse(*asked, *in_turn, "--set", "memory.buffer=0.2").refused("leave memory.buffer out")
-    minifuse(*asked, "--set", "memory.layers=3").refused("memory.turns is rest", "memory.turns=layers")
-    minifuse(*asked, "--set", "memory.turns=none").refused("rest or sequences or layers")
-    minifuse(*asked, *small, *in_turn, "--max-new-tokens", "200").refused("of one layer, on the device", code=1)
+        wrong.refused("memory.layers is 2", "tiny has 3 layers", "leave memory.layers out")
+    minifuse(*asked, *small, "--set", "memory.turns=layers").refused("15 slots of one layer", "raise memory.buffer")
+    minifuse(*asked, "--set", "memory.layers=3").refused("memory.layers is 3 and memory.turns is none", "=layers")
+    minifuse(*asked, "--set", "memory.turns=some").refused("host or layers or rest or sequences")
+    minifuse(*asked, "--set", "memory.turns=rest").refused("memory.overflow is pause", "memory.overflow=rotate")
+    minifuse(*asked, *small, *in_turn, "--max-new-tokens", "200").refused("and 7 of one layer", code=1)

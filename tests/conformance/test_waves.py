@@ -55,7 +55,7 @@ def report(done: Plan, host: int) -> StepReport:
 
 def books_before() -> TextBooks:
     memory = SimpleNamespace(
-        capacity=SLOTS, host_capacity=8, layers_in_turn=1, offers={"extents"}, reclaims=False, apart=False
+        capacity=SLOTS, host_capacity=8, shared_capacity=0, offers={"extents"}, reclaims=False, apart=False
     )
     books = TextBooks(memory, None, 1)  # type: ignore[arg-type]
     for number, prompt in enumerate(prompts()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from helpers import breach
 
 from minifuse.contracts.lawful import Lawful
 from minifuse.core.places import Pages, Runs
-from minifuse.core.plan import Extent, Layout, Move, Placement, Plan, Span, Work
+from minifuse.core.plan import Extent, Layout, Move, Placement, Plan, Span, Tier, Work
 from minifuse.execute.copies import Copy, copies, timetable
 
 
@@ -78,13 +79,13 @@ def test_whatever_overtakes_touches_other_slots(seed: int) -> None:
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3, 4])
-@pytest.mark.parametrize("in_turn", [False, True])
-def test_what_touches_the_same_slots_keeps_its_order_in_all_layers(in_turn: bool, num_layers: int) -> None:
+@pytest.mark.parametrize("tier", ["device", "shared"])
+def test_what_touches_the_same_slots_keeps_its_order_in_all_layers(tier: Tier, num_layers: int) -> None:
     """Waves in their order, copies by nothing but what the timetable says: streams of a GPU know nothing else."""
     for seed in range(60):
         rng = random.Random(seed)
-        plan = _any_plan(rng)
-        num_waves, found = len(plan.waves), copies(plan, num_layers, in_turn=in_turn)
+        plan = _any_plan(rng, tier)
+        num_waves, found = len(plan.waves), copies(plan, num_layers)
         begun, needed = timetable(found)
         before: dict[Any, set[Any]] = {}  # what has ended when a copy (a pair) or a wave (its number) begins
         ended: set[Any] = set()  # before what the device computes next
@@ -98,13 +99,13 @@ def test_what_touches_the_same_slots_keeps_its_order_in_all_layers(in_turn: bool
                 followed = [("copy", other) for other in found[number].follows]
                 before["copy", number] = ended.union(*({other, *before[other]} for other in followed))
         assert len(before) == num_layers * num_waves + len(found)
-        actors = _in_program_order(plan, found, num_layers, in_turn)
+        actors = _in_program_order(plan, found, num_layers)
         for place, (second, touched) in enumerate(actors):
             for first, earlier in actors[:place]:
                 assert not _clash(earlier, touched) or first in before[second], (seed, first, second)
 
 
-def _in_program_order(plan: Plan, found: list[Copy], num_layers: int, in_turn: bool) -> list[tuple[Any, Any]]:
+def _in_program_order(plan: Plan, found: list[Copy], num_layers: int) -> list[tuple[Any, Any]]:
     """All copies and waves, as they would be made one after the other, and the slots that each touches."""
     num_waves = len(plan.waves)
     actors = []
@@ -112,8 +113,7 @@ def _in_program_order(plan: Plan, found: list[Copy], num_layers: int, in_turn: b
 
         def here(slots: tuple[set[Any], set[Any]], layer: int = layer) -> tuple[set[Any], set[Any]]:
             reads, writes = (
-                {(tier, slot) if in_turn and tier == "device" else (tier, slot, layer) for tier, slot in some}
-                for some in slots
+                {(tier, slot) if tier == "shared" else (tier, slot, layer) for tier, slot in some} for some in slots
             )
             return reads, writes
 
@@ -128,14 +128,23 @@ def _in_program_order(plan: Plan, found: list[Copy], num_layers: int, in_turn: b
     return actors
 
 
-def _any_plan(rng: random.Random) -> Plan:
+def _any_plan(rng: random.Random, tier: Tier = "device") -> Plan:
+    """A plan whose KV lies in a tier of the device, in blocks of one slot."""
     waves = [(rng.randrange(8), rng.randint(1, 4)) for _ in range(rng.randint(1, 4))]
     moves = []
     for _ in range(rng.randint(1, 6)):
         when = {"moment": rng.choice(["before", "after"]), "wave": rng.randrange(len(waves))}
         ends = rng.randrange(10), rng.randrange(10), rng.randint(1, 3)
         moves.append(rng.choice([out, into, lambda *e, **w: Move("embed", *e, **w)])(*ends, **when))
-    return plan_of(*waves, moves=tuple(moves))
+    plan = plan_of(*waves, moves=tuple(moves))
+    if tier == "device":
+        return plan
+    places = tuple(Pages(tuple(place.slots(0, place.capacity)), 1, tier) for place in plan.places)
+    there = [{"source_tier": move.source_tier, "target_tier": move.target_tier} for move in moves]
+    tiers = [{name: tier if one == "device" else one for name, one in each.items()} for each in there]
+    return replace(
+        plan, places=places, moves=tuple(move._replace(**one) for move, one in zip(moves, tiers, strict=True))
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -163,8 +172,8 @@ def test_kv_in_blocks_is_compared_by_blocks(seed: int) -> None:
 def _touched_by_wave(plan: Plan, wave: int) -> tuple[set[Any], set[Any]]:
     work, place = plan.work[wave], plan.places[wave]
     return (
-        {("device", slot) for slot in place.slots(0, work.start)},
-        {("device", slot) for slot in place.slots(work.start, work.stop)},
+        {(place.tier, slot) for slot in place.slots(0, work.start)},
+        {(place.tier, slot) for slot in place.slots(work.start, work.stop)},
     )
 
 

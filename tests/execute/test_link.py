@@ -16,7 +16,8 @@ from minifuse.core.plan import Move, Plan
 from minifuse.core.request import Sequence
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.copies import Copy
-from minifuse.execute.link import Direction, Link, LinkRates, _Carrying
+from minifuse.execute.layers import Carrying, PlanTimes
+from minifuse.execute.link import Direction, Link, LinkRates
 
 
 def link(layers: int = 4) -> Link:
@@ -36,7 +37,7 @@ def alone(*moves: Move, step: int = 9) -> Plan:
 def test_layer_by_layer(tokens: int, computing: float, exposed: float) -> None:
     """With 4 layers: max(T/4, T + C/4 - C)."""
     found = link().run(swap(tokens), computing, 100.0)
-    assert found[-5:] == (0, 0.0, tokens, float(tokens), exposed)
+    assert found[-7:-2] == (0, 0.0, tokens, float(tokens), exposed)
     assert found.hidden_s == tokens - exposed
 
 
@@ -59,12 +60,12 @@ def test_what_comes_first_is_exposed_whole() -> None:
 def test_moves_within_the_device_are_not_the_links() -> None:
     moves = (Move("copy", 9, 8, 1), Move("embed", 9, 8, 1, moment="before"))
     found = link().run(plan_of((0, 4), moves=moves), 3.0, 0.0)
-    assert found[-5:] == (0, 0.0, 0, 0.0, 0.0)
+    assert found[-7:-2] == (0, 0.0, 0, 0.0, 0.0)
 
 
 def test_each_way_is_counted_for_itself() -> None:
     found = link().run(plan_of((0, 40), moves=(out(0, 50, 2), into(60, 0, 5))), 8.0, 0.0)
-    assert found[-5:] == (2, 2.0, 5, 5.0, 7.0)
+    assert found[-7:-2] == (2, 2.0, 5, 5.0, 7.0)
 
 
 def test_offload_and_upload_beside_the_wave_between_them() -> None:
@@ -90,7 +91,7 @@ def test_the_first_wave_takes_what_is_not_attention() -> None:
     is there at 13 s.
     """
     moves = (into(20, 8, 4, moment="before", wave=1), into(10, 0, 7, moment="before", wave=2))
-    found = Link(1, LinkRates.alike(1.0), 1, lambda plan: [2.0, 3.0, 1.0]).run(
+    found = Link(1, LinkRates.alike(1.0), 1, lambda plan: PlanTimes([4.0], [2.0, 3.0, 1.0])).run(
         plan_of((0, 8), (8, 8), (0, 8), moves=moves), 10.0, 0.0
     )
     assert found.exposed_s == 13.0 - 9.0
@@ -99,7 +100,7 @@ def test_the_first_wave_takes_what_is_not_attention() -> None:
 def test_the_first_wave_of_a_layer_waits_after_what_comes_before_attention() -> None:
     """Two layers of 8 s, of which two waves attend for 1 s each; what the first uploads takes 4 s in each layer."""
     moves = (into(20, 0, 8, moment="before", wave=0),)
-    found = Link(1, LinkRates.alike(1.0), 2, lambda plan: [2.0, 2.0]).run(
+    found = Link(1, LinkRates.alike(1.0), 2, lambda plan: PlanTimes([12.0], [2.0, 2.0])).run(
         plan_of((0, 8), (8, 8), moves=moves), 16.0, 0.0
     )
     assert found.exposed_s == 0.0  # there at 4 s and at 8 s, and needed at 6 s and at 14 s
@@ -165,7 +166,7 @@ def test_a_wave_waits_for_a_copy_that_another_slows() -> None:
     That fetch was begun after wave 1, at 0 s, and is carried from 8 s on, alone: the store has ended, too.
     """
     moves = (FETCHED, STORED, into(30, 8, 3, moment="before", wave=3))
-    resource = Link(1, LinkRates.alike(1.0, both_ways=0.5), 1, lambda plan: [0.0, 0.0, 1.0, 0.0])
+    resource = Link(1, LinkRates.alike(1.0, both_ways=0.5), 1, lambda plan: PlanTimes([0.0], [0.0, 0.0, 1.0, 0.0]))
     plan = plan_of((0, 8), (8, 8), (16, 8), (8, 8), moves=moves)
     assert resource.run(plan, 1.0, 0.0).exposed_s == 8.0 + 3.0 - 1.0
 
@@ -173,7 +174,7 @@ def test_a_wave_waits_for_a_copy_that_another_slows() -> None:
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9)), min_size=1, max_size=8), st.sampled_from([0.5, 0.75]))
 def test_both_ways_in_small_steps(copies: list[tuple[bool, int]], rate: float) -> None:
     """All copies are begun at 0 s: each direction carries its own in order, slower while the other is busy."""
-    carrying = _Carrying(rate, 0.0)
+    carrying = Carrying(rate, 0.0)
     for number, (goes_out, seconds) in enumerate(copies):
         move = out(0, 0, 1) if goes_out else into(0, 0, 1)
         carrying.begin(number, Copy((move,), 0, -1, 0, ()), 0.0, float(seconds))

@@ -5,6 +5,7 @@ Nothing here is measured: slow copies are copies that wait for an event of the t
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -20,8 +21,8 @@ from minifuse.attention.stage import PerSequenceStage
 from minifuse.core.measured import measured_of
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.request import Sequence
-from minifuse.execute.moving import AttendingBesideMoves, MovingRunner
-from minifuse.execute.texts import TorchRunner, forward
+from minifuse.execute.moving import AttendingInTiers, MovingRunner
+from minifuse.execute.texts import TorchRunner, forward, in_turn
 from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.kernels.operators import TORCH
@@ -34,7 +35,7 @@ SECONDS = 30  # after which a test that hangs has failed
 def storage(seed: int = 0) -> TieredStorage:
     cache = TieredStorage(CONFIG, 40, torch.float64, torch.device("cpu"), num_host_slots=40)
     generator = torch.Generator().manual_seed(seed)
-    for kv in (cache.keys, cache.values, cache.host_keys, cache.host_values):
+    for kv in (cache.keys, cache.values, cache.tiers["host"].keys, cache.tiers["host"].values):
         kv.normal_(generator=generator)
     return cache
 
@@ -153,8 +154,8 @@ def test_what_is_copied_after_a_wave_is_there_when_the_plan_ends(log: Log) -> No
     order = log.events.index
     assert order("attend 0") < order("swap_out 0 begins")
     assert order("attend 1") < order("swap_out 1 begins")
-    assert torch.equal(cache.host_keys[:, 20:24], cache.keys[:, :4])  # what the plan has written included
-    assert torch.equal(cache.host_values[:, 20:24], cache.values[:, :4])
+    assert torch.equal(cache.tiers["host"].keys[:, 20:24], cache.keys[:, :4])  # what the plan has written included
+    assert torch.equal(cache.tiers["host"].values[:, 20:24], cache.values[:, :4])
     runner.transfers.close()
 
 
@@ -178,14 +179,14 @@ def test_waves_and_moves_compute_what_they_would_one_after_the_other(
     with torch.inference_mode():
         moves = MovesOfPlan(runner.transfers, plan)
         batch = attention.batch(plan, sequences, beside)
-        logits = forward(model, batch, beside, AttendingBesideMoves(attention, moves))
+        logits = in_turn([forward(model, batch, beside, AttendingInTiers(attention, moves, plan, beside))])
         moves.end()
-        one_by_one = AttendingBesideMoves(attention, OneByOne(plan, alone))
-        wanted = forward(model, attention.batch(plan, sequences, alone), alone, one_by_one)
+        one_by_one = AttendingInTiers(attention, OneByOne(plan, alone), plan, alone)
+        wanted = in_turn([forward(model, attention.batch(plan, sequences, alone), alone, one_by_one)])
     runner.transfers.close()
     assert torch.equal(logits, wanted)
-    for name in ("keys", "values", "host_keys", "host_values"):
-        assert torch.equal(getattr(beside, name), getattr(alone, name)), name
+    for tier, name in itertools.product(("device", "host"), ("keys", "values")):
+        assert torch.equal(getattr(beside.tiers[tier], name), getattr(alone.tiers[tier], name)), name
 
 
 class OneByOne(MovesOfPlan):
@@ -241,8 +242,8 @@ def test_behind_everything_lands_when_every_layer_is_there(transfers: PlanTransf
     assert not landed.done()  # one of two layers is not there
     held.set()
     ran = landed.result(SECONDS)
-    assert torch.equal(cache.host_keys[:, 7:12], cache.keys[:, 3:8])
-    assert torch.equal(cache.host_values[:, 7:12], cache.values[:, 3:8])
+    assert torch.equal(cache.tiers["host"].keys[:, 7:12], cache.keys[:, 3:8])
+    assert torch.equal(cache.tiers["host"].values[:, 7:12], cache.values[:, 3:8])
     assert measured_of(ran).to_host_bytes == 5 * transfers.bytes_per_token
     assert measured_of(ran).to_host_s > 0
     assert (measured_of(ran).to_device_bytes, measured_of(ran).exposed_s, ran.tokens) == (0, 0.0, {})
@@ -283,9 +284,9 @@ def test_an_error_of_a_copy_is_raised_where_the_copy_is_waited_for(
 def test_moves_that_come_first_are_made_in_order_and_counted_each_way(transfers: PlanTransfers) -> None:
     cache, before = transfers.cache, storage()
     moves = MovesOfPlan(transfers, plan_of_a(out(4, 0, 2), into(10, 4, 2), Move("copy", 4, 30, 2)))
-    assert torch.equal(cache.host_keys[:, :2], before.keys[:, 4:6])
-    assert torch.equal(cache.keys[:, 4:6], before.host_keys[:, 10:12])
-    assert torch.equal(cache.keys[:, 30:32], before.host_keys[:, 10:12])
+    assert torch.equal(cache.tiers["host"].keys[:, :2], before.keys[:, 4:6])
+    assert torch.equal(cache.keys[:, 4:6], before.tiers["host"].keys[:, 10:12])
+    assert torch.equal(cache.keys[:, 30:32], before.tiers["host"].keys[:, 10:12])
     carried = moves.end()
     assert (carried.to_host_bytes, carried.to_device_bytes) == (2 * transfers.bytes_per_token,) * 2
     assert carried.exposed_s == pytest.approx(carried.to_host_s + carried.to_device_s)

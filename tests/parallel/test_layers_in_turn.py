@@ -13,10 +13,10 @@ from minifuse.testing.texts.models import CONFIGS
 
 
 def test_layers_in_turn() -> None:
-    """Both ranks have a device for four tokens of both layers, and so for eight of one."""
+    """Both ranks have a device for four tokens of both layers, three of which are for six of one layer."""
     source, attention = TextSource("llama", CONFIGS["llama"], None), PagedStage().backend("cpu", "float64")
-    memory = Waves(TIGHT // 2, Waves.Options(block_size=2, turns="layers", layers=2, host=8 * TIGHT))
-    tiers = {"host_capacity": memory.host_capacity, "layers_in_turn": memory.layers_in_turn}
+    memory = Waves(TIGHT // 2, Waves.Options(block_size=2, turns="layers", layers=2, buffer=0.75, host=8 * TIGHT))
+    tiers = {"host_capacity": memory.host_capacity, "shared_capacity": memory.shared_capacity}
     with launch(Setup(source, attention, memory.capacity, 2, seed=7, **tiers, dtype="float64")) as run:
         steps = serve_all(run, memory)
     assert max(len(step.plan.waves) for step in steps) > 1

@@ -19,7 +19,7 @@ from minifuse.core.errors import UsageError
 from minifuse.core.measured import NOTHING_MEASURED
 from minifuse.core.plan import Extent, Plan, Work
 from minifuse.core.request import Request, Sequence
-from minifuse.execute.texts import forward
+from minifuse.execute.texts import forward, in_turn
 from minifuse.kernels.operators import TORCH
 from minifuse.model.linear import pack
 from minifuse.model.text.transformer import Transformer
@@ -96,7 +96,9 @@ def test_a_rank_caches_its_own_heads_and_attention_does_not_depend_on_ranks(size
         cache = KVStorage(model.config, 18, model.dtype, model.device)
         assert cache.keys.shape[2] == model.config.num_kv_heads
         steps = (plan(0, (0, 4), (0, 2)), plan(1, (4, 5), (2, 3)))
-        return [forward(model, attention.batch(step, sequences, cache), cache, attention) for step in steps][-1]
+        return [in_turn([forward(model, attention.batch(step, sequences, cache), cache, attention)]) for step in steps][
+            -1
+        ]
 
     with ranks(size) as on_every_rank:
         logits = on_every_rank(lambda rank, comm: serve(shard(whole, rank, size, comm)))

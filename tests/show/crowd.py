@@ -21,7 +21,7 @@ from minifuse.techniques import technique
 from minifuse.workload.cells import cell_workload
 
 __all__ = [
-    *("BLOCKS", "FEW_SLOTS", "LAYERS", "ROOMY", "SHARE", "SHARE_SWAP", "SHORT", "SWAP", "TIERS", "WAVES"),
+    *("BLOCKS", "FEW_SLOTS", "LAYERS", "ON_HOST", "ROOMY", "SHARE", "SHARE_SWAP", "SHORT", "SWAP", "TIERS", "WAVES"),
     *("Options", "Run", "crowd_album", "crowd_page", "crowd_trace"),
 ]
 
@@ -37,8 +37,9 @@ BLOCKS: Options = (("memory.block_size", 4),)
 SWAP: Options = (("memory.block_size", 4), ("memory.preemption", "swap"))
 SHARE: Options = (("memory.block_size", 4), ("memory.share", True))
 SHARE_SWAP: Options = (*SHARE, ("memory.preemption", "swap"))
-WAVES: Options = (("memory.block_size", 4),)
-LAYERS: Options = (("memory.block_size", 4), ("memory.turns", "layers"))
+WAVES: Options = (("memory.block_size", 4), ("memory.overflow", "rotate"))
+ON_HOST: Options = (("memory.block_size", 4), ("memory.turns", "host"))
+LAYERS: Options = (("memory.block_size", 4), ("memory.turns", "layers"), ("memory.buffer", 0.4))
 TIERS: Options = (("memory.host", 256),)
 
 

@@ -13,7 +13,7 @@ from minifuse.show.traced_runs import read_run
 from minifuse.trace.log import read_trace
 
 from .conftest import Pages, Screen, Traces
-from .crowd import BLOCKS, LAYERS, TIERS, WAVES, Options, crowd_trace
+from .crowd import BLOCKS, TIERS, WAVES, Options, crowd_trace
 
 
 def test_two_runs_with_one_scrubber(screen: Screen, pages: Pages) -> None:
@@ -182,7 +182,7 @@ def test_a_click_on_b_shows_what_was_clicked(screen: Screen, pages: Pages) -> No
 SIZES: Options = (("memory.host", 300),)
 
 
-@pytest.mark.parametrize(("name", "options"), [("fluid", (WAVES, LAYERS)), ("pensieve", (TIERS, SIZES))])
+@pytest.mark.parametrize(("name", "options"), [("pensieve", (TIERS, SIZES))])
 def test_of_one_technique_moves_are_compared_too(
     screen: Screen, tmp_path: Path, name: str, options: tuple[Options, Options]
 ) -> None:

@@ -87,7 +87,7 @@ def test_the_record_of_a_small_run(tmp_path: Path) -> None:
         | {"f": [[0, "length"]], "kv": [3, 4, 64, 0], "kp": [2, 1], "x": 0.125}
         | {"s": [31, 1, 1, 2, 0, 4, 36, 4, 1, 1, 0, 5], "h": [8, 4, 0, 2, 0, 0], "mo": [0], "fr": [[31, 1]]},
     ]
-    assert run["slots"] == {"sets": [[], [0]], "device": 40, "host": 12, "block": 4, "layered": False}
+    assert run["slots"] == {"sets": [[], [0]], "device": 40, "host": 12, "block": 4, "shared": 0}
     unasked = ["not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"]
     assert run["reasons"] == [["memory-full", "waits"], ["evicted", "goes"], unasked]
     assert run["passed"] == [[[], []], [[], []]]

@@ -18,6 +18,7 @@ from .crowd import (
     BLOCKS,
     FEW_SLOTS,
     LAYERS,
+    ON_HOST,
     SHARE,
     SHARE_SWAP,
     SHORT,
@@ -42,6 +43,8 @@ EVERY: dict[str, Run] = {
     "blocks shared": ("vllm", SHARE, "tiny"),
     "shared blocks swapped": ("vllm", SHARE_SWAP, "tiny", SHORT),
     "waves": ("fluid", WAVES, "tiny"),
+    "paused": ("fluid", BLOCKS, "tiny"),
+    "attended on the host": ("fluid", ON_HOST, "tiny"),
     "layers in turn": ("fluid", LAYERS, "tiny"),
     "tiers": ("pensieve", TIERS, "tiny"),
     "cells": ("cellular", (), "lstm"),
@@ -55,6 +58,8 @@ HAPPENS = {
     "blocks shared": {("copy", "first")},
     "shared blocks swapped": {("copy", "first"), ("swap_out", "first"), ("swap_in", "first")},
     "waves": {("upload", "before"), ("offload", "after")},
+    "paused": {("upload", "before"), ("offload", "before")},
+    "attended on the host": {("offload", "before")},
     "layers in turn": {("upload", "before"), ("offload", "after")},
     "prompts apart": {("embed", "first"), ("swap_out", "first")},
     "prompts make way": {("embed", "first"), ("swap_out", "first"), ("swap_in", "first")},
@@ -111,7 +116,7 @@ def test_changes_add_up_to_what_the_books_have(kind: str) -> None:
     assert max([*device, 0]) < run["slots"]["device"]
     moves = {(move[0], move[6]) for event in events for move in event.get("moves", ())}
     assert moves >= HAPPENS.get(kind, set()), "the scenario is without what it is for"
-    assert len(states) > 1 or kind in ("cells", "cells of several workers", "padded cells", "waves", "layers in turn")
+    assert len(states) > 1 or kind in ("cells", "cells of several workers", "padded cells", "waves")
 
 
 # Every column in an order in which a reader would hardly look at it.
@@ -232,15 +237,31 @@ def test_of_two_slots_with_the_same_kv_each_is_the_others_twin(kind: str) -> Non
     assert some
 
 
-def test_where_layers_take_turns_the_device_has_kv_only_while_a_wave_is_attended() -> None:
-    """What the trace counts when an iteration has ended: nothing on the device, all on the host."""
+def test_slots_that_layers_share_have_kv_only_while_a_wave_is_attended() -> None:
+    """They follow the slots of the device, and what the trace counts as on the device lies in the latter."""
+    shared = 0
     for frame in books(read_trace(crowd_trace(*EVERY["layers in turn"]))):
         if frame.event["event"] == "step":
-            assert frame.event["kv"][0] == 0
-            assert all(held.state != "written" for (tier, _), held in frame.held.items() if tier == "device")
+            used, _, capacity, _ = frame.event["kv"]
+            there = [slot for (tier, slot), held in frame.held.items() if tier == "device" and held.state == "written"]
+            assert sum(slot < capacity for slot in there) == used
             for wave in range(len(frame.effects.waves)):
                 held_then = frame.during(wave).items()
-                assert any(held.state == "written" for (tier, _), held in held_then if tier == "device")
+                shared += any(held.state == "written" and slot >= capacity for (_, slot), held in held_then)
+    assert shared
+
+
+def test_what_the_host_attends_lies_there() -> None:
+    """The slots of a sequence that is attended on the host: those of its text, and none that is only set aside."""
+    attended = 0
+    for frame in books(read_trace(crowd_trace(*EVERY["attended on the host"]))):
+        event = frame.event
+        for (name, _, stop, *_), place in zip(event.get("work", ()), event.get("places", ()), strict=True):
+            if len(place) == 3 and name not in event["finished"]:
+                mine = [(tier, held.state) for (tier, _), held in frame.held.items() if name in held.owners]
+                assert mine == [("host", "written")] * stop
+                attended += 1
+    assert attended
 
 
 @pytest.mark.parametrize("kind", ["waves", "blocks swapped", "region", "prompts apart"])

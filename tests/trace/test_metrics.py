@@ -99,6 +99,7 @@ def test_golden() -> None:
             "to_host": {"bytes": 0, "seconds": 0.0}, "to_device": {"bytes": 10, "seconds": 0.5},
             "hidden_s": 0.375, "exposed_s": 0.125,
         },
+        "on_host": {"seconds": 0.0, "awaited_s": 0.0},
         "messages": {"count": 0, "bytes": 0},
         "other_cores": None,
         # Only b: a's tokens are too slow, and b has no second token.

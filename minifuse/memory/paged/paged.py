@@ -70,7 +70,7 @@ class Paged(Memory):
     """
 
     name = "paged"
-    evicts: ClassVar[bool] = True
+    evicts = True
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
 
     @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class Shaped(Memory):
 
     name = "shaped"
     offers: ClassVar[frozenset[str]] = frozenset({"rectangle"})
-    evicts: ClassVar[bool] = True
+    evicts = True
     in_step: ClassVar[bool] = True  # a row that an iteration leaves out would get a gap, and there is no room for gaps
 
     @dataclass(frozen=True)

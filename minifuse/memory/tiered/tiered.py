@@ -84,7 +84,7 @@ class Tiered(Memory):
     """
 
     name = "tiered"
-    evicts: ClassVar[bool] = True
+    evicts = True
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
     reclaims: ClassVar[bool] = True
 

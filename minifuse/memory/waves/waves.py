@@ -1,52 +1,40 @@
-"""Keeps more KV than the device holds, and uploads it in waves (FluidInfer, 4.1)."""
+"""Serves more sequences than the device has room for: they pause, or their KV passes through it (FluidInfer, 4.1)."""
 
-from collections import deque
-from collections.abc import Collection, Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.core.errors import LawBroken, RequestRefused, UsageError
-from minifuse.core.places import Pages
-from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Span
+from minifuse.core.errors import RequestRefused, UsageError
+from minifuse.core.plan import Placement, Plan, Proposal, Room, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
 from minifuse.core.stages import option
-from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.blocks import BlockBooks, check_host, check_size
-from minifuse.memory.contiguous import RunTrial
-from minifuse.memory.places import Places
-from minifuse.memory.trial import settle
-from minifuse.memory.waves.division import even_waves, staying_and_wave
+from minifuse.memory.blocks import check_host, check_size
+from minifuse.memory.waves.books import WaveBooks
+from minifuse.memory.waves.pausing import Beyond, Pausing
+from minifuse.memory.waves.rotation import Rotation
 from minifuse.stages import Memory
 
-BUFFER = 0.125  # part of the device for each of two waves, by default
+BUFFER = 0.125  # part of the device for each of two waves, or for the slots that layers share, by default
 HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
+PAUSE, ROTATE = "pause", "rotate"
+ROTATING, PAUSING = ("rest", "sequences"), ("host", "layers")  # what may take turns, by what overflow does
 
 
 class Waves(Memory):
-    """Gives each admitted sequence room on the host; the device holds two waves.
+    """Gives each admitted sequence room on the host; the device holds what fits.
 
-    The first sequences of an iteration keep their KV on the device if two waves of the other sequences still fit there.
-    The others take turns, in waves, in the rest of the device. While one wave is attended, the KV that the previous
-    wave wrote is offloaded, and the KV of the next wave is uploaded, layer by layer. Blocks are reused in the order in
-    which they were freed, so a wave does not wait for the previous one, unless a single sequence needs more than half
-    of the room. KV goes to the host once, when its sequence leaves the device, and is uploaded whenever a wave needs
-    it. If everything fits, nothing is moved.
+    If running sequences need more than the device holds, the newest pause, with their KV on the host, until there is
+    room again. With `turns=host`, the host attends the KV of sequences that the device has no room for, in its own
+    memory, beside the device. With `turns=layers`, their KV passes through slots that the layers share: each such slot
+    holds one layer's KV at a time. Both are limited to what takes no time (`beyond`); further sequences pause.
 
-    With `turns=layers`, the layers of the model use the device in turn. With L layers, the device then holds the KV of
-    L times as many tokens, but of one layer only. Waves are L times as large, no sequence stays, and a request is
-    served even if its KV of all layers exceeds the device.
-
-    >>> # 8 blocks of 1 token on the device, buffer=0. With this iteration's token, a has 3 tokens, b 2, c 4 and d 3.
-    >>> # None can stay, since two waves of 4 are to fit.
-    >>> #   wave 0: a, blocks 0 to 2        before: upload 2 tokens    after: offload the third
-    >>> #   wave 1: b, blocks 3 and 4       before: upload 1 token     after: offload the second
-    >>> #   wave 2: c, blocks 5 to 7 and 0  before: upload 3 tokens    after: offload the fourth
-    >>> #   wave 3: d, blocks 1, 2 and 3    before: upload 2 tokens    after: offload the third
+    With `overflow=rotate`, no sequence pauses: KV that exceeds the device is uploaded in waves, as in the paper's
+    Figure 8.
     """
 
     name = "waves"
+    evicts = True
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
     one_plan: ClassVar[bool] = True
 
@@ -59,67 +47,120 @@ class Waves(Memory):
             minimum=1,
             maximum=10**8,
         )
-        turns: str = option(
-            "rest",
-            "what takes turns where the device does not hold all KV: the rest, while the first sequences stay; all "
-            "sequences, as in the paper; or layers too, each of which has all of the device",
-            choices=("rest", "sequences", "layers"),
+        overflow: str = option(
+            PAUSE,
+            "what happens to sequences for which the device has no room: the newest pause, or all rotate through the "
+            "device in every iteration",
+            choices=(PAUSE, ROTATE),
+        )
+        turns: str | None = option(
+            None,
+            "how KV beyond the device is attended. With overflow=pause: none: not at all; host: by the host, where it "
+            "lies; layers: layer by layer, in slots that the layers share. With overflow=rotate: rest: the first "
+            "sequences stay on the device and the rest take turns, as for none; sequences: all take turns, as in the "
+            "paper",
+            choices=(*PAUSING, *ROTATING),
+        )
+        beyond: int | None = option(
+            None,
+            "KV tokens beyond the device that an iteration attends, at most; none: as many as take no time, if that is "
+            "known, or as the host holds",
+            minimum=1,
+            offered=True,
+        )
+        passes: int | None = option(
+            None,
+            "2: the device computes one half of the batch while the host attends the other; none: whichever is faster, "
+            "if that is known, or 1",
+            minimum=1,
+            maximum=2,
+            offered=True,
         )
         buffer: float | None = option(
             None,
-            f"part of the device that each of two waves may have, if no sequence needs more; none: {BUFFER:g}, or with "
-            "turns=layers a half",
+            f"part of the device for each of two waves, or for the slots that layers share; none: {BUFFER:g}, or what "
+            "is offered",
             minimum=0,
-            maximum=0.5,
+            maximum=1,
+            offered=True,
         )
         layers: int | None = option(
             None, "the model's number of layers, for turns=layers; none: as the model has", minimum=1, offered=True
         )
 
         def __post_init__(self) -> None:
-            if self.turns == "layers" and self.buffer is not None:
+            allowed = (None, *(PAUSING if self.overflow == PAUSE else ROTATING))
+            if self.turns not in allowed:
+                other = ROTATE if self.overflow == PAUSE else PAUSE
                 raise UsageError(
-                    f"memory.buffer is {self.buffer:g} and memory.turns is layers, where each wave has half of the "
-                    "device: leave memory.buffer out."
+                    f"memory.turns is {self.turns} and memory.overflow is {self.overflow}: give "
+                    f"memory.overflow={other}, or another memory.turns."
                 )
-            if self.turns != "layers" and self.layers is not None:
+            needs = {"beyond": PAUSING, "passes": ("host",), "layers": ("layers",), "buffer": (*ROTATING, "layers")}
+            for name, turns in needs.items():
+                rotates = name == "buffer" and self.overflow == ROTATE
+                if getattr(self, name) is not None and self.turns not in turns and not rotates:
+                    wanted = " or ".join(f"memory.turns={one}" for one in turns)
+                    raise UsageError(
+                        f"memory.{name} is {getattr(self, name):g} and memory.turns is {self.turns or 'none'}, for "
+                        f"which it means nothing: leave it out, or give {wanted}."
+                    )
+            if self.overflow == ROTATE and self.buffer is not None and self.buffer > 0.5:
                 raise UsageError(
-                    f"memory.layers is {self.layers} and memory.turns is {self.turns}, where every layer has its own "
-                    "part of the device: leave memory.layers out, or give memory.turns=layers."
+                    f"memory.buffer is {self.buffer:g}, of each of two waves: give at most 0.5 of the device."
                 )
 
     def __init__(self, capacity: int, options: Any = None) -> None:
-        self.capacity = capacity
         self.options = self.Options() if options is None else options
-        self.size: int = self.options.block_size
-        if self.options.turns == "layers" and self.options.layers is None:
-            raise UsageError("memory.turns is layers, and how many there are is not known: give memory.layers.")
-        self.layers_in_turn: int = self.options.layers or 1
-        self.num_blocks = capacity * self.layers_in_turn // self.size
-        check_size(self.num_blocks, capacity, self.size)
-        num_host = (self.options.host or HOST_TIMES * capacity) // self.size
-        check_host(num_host, self.options.host, self.size)
+        own = self.options
+        self.size: int = own.block_size
+        buffer: float = BUFFER if own.buffer is None else own.buffer
+        layers = own.layers or 1
+        if own.turns == "layers":
+            if own.layers is None:
+                raise UsageError("memory.turns is layers, and how many there are is not known: give memory.layers.")
+            shared = min(-int(-buffer * capacity // 1), capacity - 1)
+            num_shared = shared * layers // self.size
+            if not num_shared:
+                raise UsageError(
+                    f"memory.turns is layers, and the part of the device that they share has {shared * layers} slots "
+                    f"of one layer, less than a block of {self.size}: raise memory.buffer or --kv-memory, or lower "
+                    "memory.block_size."
+                )
+            self.shared_capacity = num_shared * self.size
+            capacity -= shared
+        else:
+            num_shared = 0
+            check_size(capacity // self.size, capacity, self.size)
+        self.capacity = capacity
+        num_host = (own.host or HOST_TIMES * (capacity + self.shared_capacity // layers)) // self.size
+        check_host(num_host, own.host, self.size)
         self.host_capacity = num_host * self.size
-        self.host = RunAllocator(self.host_capacity)
-        self.homes = Places[Extent]()  # slots on the host, for the longest answer of each sequence, in whole blocks
-        self.backed: dict[str, int] = {}  # sequence -> leading tokens whose KV is on the host
-        self.blocks = BlockBooks(self.size)  # of the sequences whose KV is on the device
-        self.free = deque(range(self.num_blocks))  # the blocks that were freed first are taken first
+        self.books = WaveBooks(capacity // self.size, num_host, self.size)
+        self.way: Pausing | Rotation
+        if own.overflow == ROTATE:
+            self.evicts = False
+            self.way = Rotation(self.books, capacity, own.turns != "sequences", buffer)
+        else:
+            limit = 0 if own.turns is None else own.beyond or self.host_capacity
+            tier = "shared" if own.turns == "layers" else "host"
+            self.way = Pausing(self.books, capacity, Beyond(tier, limit, num_shared, own.passes or 1))
 
     def check(self, *prompts: Request) -> None:
         most = max(prompts, key=lambda prompt: prompt.max_cached)
-        blocks = self.blocks.blocks_of(most.max_cached)
-        if blocks > self.num_blocks:
-            of_layers, instead = "", ", or give memory.turns=layers, so that it holds one layer at a time"
-            if self.layers_in_turn > 1:
-                of_layers, instead = ", of one layer,", ""
-            tokens = -(-blocks * self.size // self.layers_in_turn)
+        blocks_of, num_blocks = self.books.blocks.blocks_of, self.books.num_blocks
+        blocks = blocks_of(most.max_cached)
+        shared = self.shared_capacity // self.size
+        in_turn = blocks <= shared and most.max_cached <= (self.options.beyond or self.host_capacity)
+        if blocks > num_blocks and not in_turn:
+            instead = "" if shared else ", or give memory.turns=layers and memory.buffer=1, to hold one layer at a time"
+            have = f"has {num_blocks}" + (f", and {shared} of one layer" if shared else "")
             raise RequestRefused(
-                f"Request {most.id!r} may need {blocks} blocks of {self.size} KV tokens{of_layers} on the device, "
-                f"where attention reads them, and it has {self.num_blocks}: shorten the prompt, lower max_new_tokens, "
-                f"raise --kv-memory to hold {tokens} tokens{instead}."
+                f"Request {most.id!r} may need {blocks} blocks of {self.size} KV tokens on the device, where attention "
+                f"reads them, and it {have}: shorten the prompt, lower max_new_tokens, raise --kv-memory to hold "
+                f"{blocks * self.size} tokens{instead}."
             )
-        needed = sum(self.blocks.blocks_of(prompt.max_cached) for prompt in prompts) * self.size
+        needed = sum(blocks_of(prompt.max_cached) for prompt in prompts) * self.size
         if needed > self.host_capacity:
             raise RequestRefused(
                 f"Request {prompts[0].group or prompts[0].id!r} may need KV for {needed} tokens on the host, which "
@@ -127,150 +168,23 @@ class Waves(Memory):
             )
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        return self.homes.missing(sequence)
+        return self.books.homes.missing(sequence)
 
-    def room(self) -> RunTrial:
-        return RunTrial(self.host, " on the host", self.size)
-
-    # --- the plan of an iteration
+    def room(self) -> Room:
+        return self.way.room()
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        trial = settle(proposal, RunTrial, self.room)
-        self.host = trial.allocator
-        self.homes.places |= trial.extents
-        work, pages = proposal.work, self.blocks.pages
-        needs = [self.blocks.blocks_of(item.stop) for item in work]
-        needed = sum(needs)
-        num_staying, limit = self._divide(needs, needed)
-        moves = self._clear({item.sequence for item in work[:num_staying]}, needed)
-        places: list[Pages] = []
-        waves: list[Span] = []
-        begin = taken = 0
-        leaving: list[str] = []
-        for index, (item, blocks) in enumerate(zip(work, needs, strict=True)):
-            name = item.sequence
-            have = pages[name].blocks if name in pages else ()
-            lacks, uploads = blocks - len(have), item.start > 0 and not have
-            # The first wave attends only to KV on the device, so it starts at once while the second is uploaded.
-            if index > begin and (taken + lacks > limit or (uploads and not waves and self.layers_in_turn == 1)):
-                self._give_back(leaving)
-                waves.append(Span(begin, index))
-                begin, taken, leaving = index, 0, []
-            if lacks:
-                pages[name] = Pages((*have, *self._take(lacks, taken, len(waves))), self.size)
-            taken += lacks
-            if uploads:
-                moves += self._upload(name, item.start, len(waves))
-            places.append(pages[name])
-            if index >= num_staying:
-                moves += self._offload(name, item.stop, "after", len(waves))
-                leaving.append(name)
-        self._give_back(leaving)
-        return Placement(tuple(places), None, tuple(moves), (*waves, Span(begin, len(work))) if waves else ())
-
-    def _divide(self, needs: list[int], needed: int) -> tuple[int, int]:
-        """Return how many leading pieces of work stay, and the wave size in blocks.
-
-        All stay if they fit; none stays if layers take turns.
-        """
-        if self.layers_in_turn > 1:
-            return 0, even_waves(needs, self.num_blocks)
-        any_stays = self.options.turns == "rest"
-        if any_stays and needed <= self.num_blocks:
-            return len(needs), self.num_blocks
-        least = int((BUFFER if self.options.buffer is None else self.options.buffer) * self.num_blocks)
-        return staying_and_wave(needs, self.num_blocks, least, any_stays)
-
-    def _clear(self, staying: Collection[str], needed: int) -> list[Move]:
-        """Before the first wave, offload sequences not in `staying`, unless all fit together.
-
-        Args:
-            needed: number of blocks that all work needs.
-        """
-        pages = self.blocks.pages
-        others = [name for name in pages if name not in staying]
-        held = sum([len(pages[name].blocks) for name in others])
-        if needed + held <= self.num_blocks:
-            return []
-        moves: list[Move] = []
-        for name in others:
-            moves += self._offload(name, self.homes.cached[name], "before", 0)
-        self._give_back(others)
-        return moves
-
-    def _upload(self, name: str, stop: int, wave: int) -> list[Move]:
-        """Return the moves that upload a sequence's first `stop` tokens for a wave."""
-        home = self.homes.places[name].offset
-        return [
-            Move("upload", home + first, slot, length, "host", moment="before", wave=wave)
-            for first, slot, length in _runs(self.blocks.pages[name], 0, stop)
-        ]
-
-    def _offload(self, name: str, stop: int, moment: Any, wave: int) -> list[Move]:
-        """Return the moves that offload a sequence's tokens before `stop` that the host lacks."""
-        home, start = self.homes.places[name].offset, self.backed.get(name, 0)
-        self.backed[name] = stop
-        return [
-            Move("offload", slot, home + first, length, target_tier="host", moment=moment, wave=wave)
-            for first, slot, length in _runs(self.blocks.pages[name], start, stop)
-        ]
-
-    def _take(self, count: int, taken: int, wave: int) -> Seq[int]:
-        """Take the `count` blocks freed first, for a wave that already has `taken` blocks.
-
-        If layers take turns, all blocks are free when a wave begins. Even waves fill the device from its beginning,
-        odd ones from its end, so that the last wave of a layer and the first of the next use different halves.
-        """
-        if self.layers_in_turn == 1:
-            return [self.free.popleft() for _ in range(count)]
-        first = self.num_blocks - taken - count if wave % 2 else taken
-        return range(first, first + count)
-
-    def _give_back(self, names: list[str]) -> None:
-        """Free the device blocks of sequences whose KV is on the host."""
-        for name in names:
-            pages = self.blocks.pages.pop(name)
-            if self.layers_in_turn == 1:
-                self.free.extend(pages.blocks)
+        return self.way.place(proposal)
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        self.homes.wrote(plan.work)
+        self.way.wrote(plan, sampled)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
-        name = sequence.id
-        if name in self.blocks.pages:
-            self._give_back([name])
-        if (home := self.homes.release(name)) is not None:
-            self.host.free(*home)
-            self.backed.pop(name, None)
+        self.way.release(sequence.id)
 
     def usage(self) -> KVUsage:
-        here = sum([self.homes.cached.get(name, 0) for name in self.blocks.pages])  # tokens with KV on the device
-        reserved = (self.num_blocks - len(self.free)) * self.size
-        return KVUsage(here, reserved, self.capacity, self.homes.num_written - here)
+        return self.way.usage()
 
     def check_integrity(self) -> None:
-        self.host.check(self.homes.places.values())
-        held = [block for pages in self.blocks.pages.values() for block in pages.blocks]
-        if sorted([*held, *self.free]) != list(range(self.num_blocks)):
-            raise LawBroken("conservation", f"blocks {held} are held and {list(self.free)} free of {self.num_blocks}")
-
-
-def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield tokens [start, stop) in runs of consecutive slots.
-
-    A run is (first token, slot of that token, length).
-
-    >>> list(_runs(Pages((4, 5, 2), 4), 2, 11))
-    [(2, 18, 6), (8, 8, 3)]
-    """
-    size, blocks = pages.size, pages.blocks
-    first = start
-    while first < stop:
-        last = first // size
-        while (last + 1) * size < stop and blocks[last + 1] == blocks[last] + 1:
-            last += 1
-        end = min((last + 1) * size, stop)
-        yield first, blocks[first // size] * size + first % size, end - first
-        first = end
+        self.books.check()

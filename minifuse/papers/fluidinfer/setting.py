@@ -163,7 +163,6 @@ class Server(Bench[TextSource]):
             "memory.host": self.host_tokens,
             "memory.block_size": BLOCK,
             "memory.chunk": BLOCK,
-            "memory.turns": "rest",
             **contender.options,
         }
         if not self.virtual:

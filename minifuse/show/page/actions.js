@@ -20,7 +20,7 @@ const KINDS = [
   ["shuffle", "apart", (step) => hasMoves(step, "shuffle"), (count) => counted(count, "shuffle"), "no shuffle was needed"],
   ["copy", "ready", (step) => numMoves(step, "copy"), (count) => `${counted(count, "block")} copied on write`],
   ["embed", "apart", (step) => hasMoves(step, "embed"), (count) => `prompts embedded ${counted(count, "time")}`],
-  ["waves", "accent", ({ waves }) => Number(waves.length > 1), (count) => `${counted(count, "iteration")} in waves`, "all KV fits the device"],
+  ["waves", "accent", ({ waves }) => Number(waves.length > 1), (count) => `${counted(count, "iteration")} in waves`],
 ];
 
 /**

@@ -116,7 +116,7 @@ function drawGround(surface, panel, forms, frame, { palette }, layout) {
     const hidden = layout.hidden ? `; ${layout.hidden} more are not drawn` : "";
     const { length } = frame.waves;
     const waves = length > 1 ? `each of ${length} waves is attended, one after the other` : "the one wave is attended";
-    const layers = forms.layered ? ", in each layer anew: the KV of that layer" : "";
+    const layers = forms.shared ? `; in slots from ${grouped(forms.shared)} on, the KV of one layer at a time` : "";
     surface.text(x, panel.titleAt, `the device while ${waves}${layers}${hidden}`, { size: 10, fill: palette.soft });
   }
   if (panel.across > 1) drawGrid(surface, panel, palette);

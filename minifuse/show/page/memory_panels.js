@@ -31,13 +31,13 @@ class MemoryForms {
     this.model = model;
     this.slots = new Slots(model);
     this.rectangles = []; // columns whose shape is the batch's rectangle
-    const { block = 0, layered = false } = model.run.slots;
+    const { block = 0, shared = 0 } = model.run.slots;
     this.blockSize = block;
     this.width = 0; // of a buffer
-    /** Whether layers use the device in turn: then the device holds the KV of one layer at a time. */
-    this.layered = layered;
+    /** The first slot that layers share, each of which holds the KV of one layer at a time; 0: there is none. */
+    this.shared = shared;
     /** Whether slots are set aside before they are written; in rows that grow by columns they are not. */
-    this.reserves = this.layered || model.steps.some(({ memory }) => memory.reserved > memory.used);
+    this.reserves = model.steps.some(({ memory }) => memory.reserved > memory.used);
     this._written = new Map(); // size of a row or buffer -> how many of its first slots the run ever writes
     model.steps.forEach(({ shape, phase, fresh }, i) => {
       if (shape?.kind === "Region") this.width = shape.width;

@@ -7,7 +7,7 @@ export function memoryWords(forms, frame) {
   const { model } = forms;
   const { isWait, memory } = model.steps[frame.index];
   const words = isWait ? ["nothing runs, and the trace counts no slots"] : countedWords(forms, frame, memory);
-  return `${capital((forms.layered ? layeredWords(forms, frame, memory) : words).join("; "))}.`;
+  return `${capital([...words, ...sharedWords(forms, frame)].join("; "))}.`;
 }
 
 function slotsIn(runs, ...states) {
@@ -39,23 +39,20 @@ function countedWords(forms, frame, { used, reserved, capacity, host, kept, kept
   return parts;
 }
 
-/** The device's slots in a column; where layers take turns, those of all waves, as the device is empty at its end. */
+/** The device's slots in a column; with those that layers share as each wave uses them, as they are empty at its end. */
 export function deviceRuns(forms, frame) {
-  if (!forms.layered) return frame.device;
-  return frame.waves.flatMap((runs) => runs.filter(({ state }) => state !== "copy"));
+  return forms.shared ? [...frame.device, ...sharedRuns(forms, frame)] : frame.device;
 }
 
-/** Describes a device that the layers of the model use in turn: slots are those of one layer. */
-function layeredWords(forms, frame, { host }) {
-  const runs = deviceRuns(forms, frame);
-  const parts = [
-    "the layers of the model have the device in turn (memory.turns=layers): each of its slots holds the KV of one layer at a time, and all are empty between iterations",
-    `there is room for ${counted(forms.model.run.capacity, "token")} in all layers, or for as many times more in one layer as the model has layers, which the trace does not tell: drawn are the first ${counted(forms.shown, "slot")} of one layer, as far as this run uses them`,
-  ];
-  if (frame.waves.length) {
-    const written = counted(slotsIn(runs, "written"), "token");
-    parts.push(`in this iteration ${counted(frame.waves.length, "wave")}, in each layer anew, with the KV of ${written} of ${ownersOf(runs)}`);
-  } else parts.push("nothing is computed in this column");
-  if (host) parts.push(`${counted(host, "token")} on the host, in all layers`);
+function sharedRuns(forms, frame) {
+  return frame.waves.flatMap((runs) => runs.filter(({ first, state }) => first >= forms.shared && state === "written"));
+}
+
+/** Describes the slots that the layers of the model share. */
+function sharedWords(forms, frame) {
+  if (!forms.shared) return [];
+  const runs = sharedRuns(forms, frame);
+  const parts = [`the layers share the slots from ${grouped(forms.shared)} on (memory.turns=layers): each holds the KV of one layer at a time, and all are empty between iterations`];
+  if (runs.length) parts.push(`in this iteration the KV of ${counted(slotsIn(runs, "written"), "token")} of ${ownersOf(runs)} passes through them, in each layer anew`);
   return parts;
 }

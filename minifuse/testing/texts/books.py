@@ -19,7 +19,7 @@ from minifuse.stages import Memory
 from minifuse.testing.subject import Books
 from minifuse.testing.texts.rows import RowBooks
 
-Slot = tuple[str, int]  # on the "device" or on the "host"
+Slot = tuple[str, int]  # tier and number
 
 
 class TextBooks(Books):
@@ -38,8 +38,9 @@ class TextBooks(Books):
     def __init__(self, memory: Memory, options: Any, slot_bytes: int, both_ways: float | None = None) -> None:
         super().__init__()
         self.capacity = {"device": memory.capacity, "host": memory.host_capacity}
-        self.num_slots = self.capacity | {"device": memory.layers_in_turn * memory.capacity}
+        self.num_slots = self.capacity | {"shared": memory.shared_capacity}
         self.most = getattr(options, "threshold", 1.0) * memory.capacity
+        self.most_beyond: float = getattr(options, "beyond", None) or math.inf  # tokens attended beyond the device
         self.slot_bytes = slot_bytes
         self.link_rate = 1.0 if both_ways is None else 2 * both_ways  # of both directions together, at most
         self.pads = "rectangle" in memory.offers  # slots between two sequences count as in use, too
@@ -53,6 +54,7 @@ class TextBooks(Books):
         self.written: dict[str, int] = {}  # how many of a sequence's `slots` completed plans have written
         self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
         self.twins: dict[Slot, list[Slot]] = {}  # device slot -> host slots with copies of its KV
+        self.away: dict[str, int] = {}  # newcomers of the plan that begins -> leading tokens on the host
         self.evicting: tuple[str, ...] = ()  # sequences that are evicted by the plan that begins
         self.swapped: list[str] | None = None  # members of `evicting` copied to the host; None: not derived yet
         self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
@@ -81,6 +83,7 @@ class TextBooks(Books):
             if (conversation := sequences[work.sequence].request.conversation) is not None:
                 self.turns[conversation] = max(self.turns.get(conversation, 0), work.stop)
         fresh: set[Slot] = set()
+        self.away = {name: self._num_on_host(name) for name in plan.admitted}
         self.evicting, self.swapped = () if self.reclaims else plan.evicted, None
         for moment in ("first", "behind", "before"):
             self._move(plan, mine, moment)
@@ -91,6 +94,9 @@ class TextBooks(Books):
             for work, place in zip(plan.work[start:stop], plan.places[start:stop], strict=True):
                 self._compute(plan.step, work, place, fresh)
             self._move(plan, mine, "after", number)
+        beyond = sum(work.stop for work, place in zip(plan.work, plan.places, strict=True) if place.tier != "device")
+        if beyond > self.most_beyond:
+            raise LawBroken("budget", f"step {plan.step} attends {beyond} tokens beyond the device")
         self.running |= mine
         self.found = {name: count for name, count in self.found.items() if name not in mine}
         self.found |= {
@@ -116,11 +122,15 @@ class TextBooks(Books):
             if work and work[-1].stop == length and computed + reused.get(name, 0) != length:
                 raise LawBroken("counting", f"{name} has {length} tokens, of which {work} and {plan.reused} are told")
         swapped = sum(move.num_tokens for move in plan.moves if move.kind == "swap_in")
-        if plan.admitted and swapped != sum(one.on_host for one in map(Reuse._make, plan.reused)):
+        found = sum(one.on_host for one in map(Reuse._make, plan.reused))
+        if plan.admitted and found != (swapped or sum(self.away.values())):  # what is uploaded also stays on the host
             raise LawBroken("counting", f"step {plan.step} swaps in {swapped} tokens, and tells {plan.reused}")
 
+    def _num_on_host(self, name: str) -> int:
+        return sum(tier == "host" for tier, _ in self.slots.get(name, ()))
+
     def _compute(self, step: int, work: Work, place: Place, fresh: set[Slot]) -> None:
-        now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
+        now: list[Slot] = [(place.tier, slot) for slot in place.slots(0, work.stop)]
         text = self.texts[work.sequence]
         for i, slot in enumerate(now):
             if i >= work.start:
@@ -344,7 +354,8 @@ class TextBooks(Books):
         """Check that a step carries its moves' bytes, and takes at least their time."""
         carried, plan = measured_of(report), report.plan
         for tier, found in (("host", carried.to_host_bytes), ("device", carried.to_device_bytes)):
-            tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)
+            mine = [move for move in plan.moves if move.crosses and (move.target_tier == "host") == (tier == "host")]
+            tokens = sum(move.num_tokens for move in mine)
             if found != tokens * self.slot_bytes:
                 raise LawBroken("counting", f"step {plan.step} moves {tokens} tokens to the {tier}, in {found} bytes")
         ways = carried.to_host_s, carried.to_device_s

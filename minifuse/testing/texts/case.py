@@ -79,7 +79,7 @@ class TextCase(Case):
         num_layers = model_config(self.scenario.model).num_layers
         # Copies have no latency: in a second life blocks lie elsewhere, and may take more copies.
         rates = LinkRates.alike(bandwidth, both_ways=self._both_ways)
-        return Link(self._slot_bytes, rates, num_layers, in_turn=memory.layers_in_turn > 1)
+        return Link(self._slot_bytes, rates, num_layers)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
         from minifuse.execute.tiered_storage import TieredStorage
@@ -87,11 +87,10 @@ class TextCase(Case):
 
         stages = self.stages()
         memory, model = stages.memory, small_model(self.scenario.model, numerics)
-        cache = TieredStorage(
-            *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity),
-            layers_in_turn=memory.layers_in_turn,
-        )
-        taken = sum(kv.untyped_storage().nbytes() for kv in (cache.keys, cache.values))
+        sizes = memory.host_capacity, memory.shared_capacity
+        cache = TieredStorage(model.config, memory.capacity, model.dtype, model.device, *sizes)
+        on_device = [cache.tiers["device"], cache.tiers["shared"]]
+        taken = sum(kv.untyped_storage().nbytes() for tier in on_device for kv in (tier.keys, tier.values))
         allowed = self.capacity * self._slot_bytes
         if taken > allowed:
             raise LawBroken("budget", f"the KV tensors take {taken} bytes of {allowed}")

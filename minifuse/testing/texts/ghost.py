@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.attention.batch import AttentionBackend, Batch, joined
 from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan
@@ -92,11 +92,11 @@ class GhostRunner:
         self.logits = recording.recorded
         self._run = MovingRunner(recording, self.transfers)
         shadow = replace(model.config, num_layers=1)
-        slots, host = cache.keys.shape[1], cache.host_keys.shape[1]
-        self.ghost = TieredStorage(shadow, slots, torch.float64, cache.device, host)
+        slots, host, shared = (cache.tiers[tier].keys.shape[1] for tier in ("device", "host", "shared"))
+        self.ghost = TieredStorage(shadow, slots, torch.float64, cache.device, host, shared)
         self.cleared = cleared
-        for storage in (self.ghost, cache):
-            for kv in (storage.keys, storage.values, storage.host_keys, storage.host_values):
+        for tier in (*self.ghost.tiers.values(), *cache.tiers.values()):
+            for kv in (tier.keys, tier.values):
                 for layer in kv:  # which may be views of the same slots
                     layer.fill_(math.nan)
         self.width = model.config.kv_size
@@ -129,8 +129,9 @@ class GhostRunner:
                 slots += behind
             elif isinstance(plan.shape, Rectangle):
                 slots += [slot for slot in behind if not plan.shape.reads(slot)]
-        self.ghost.keys[:, slots] = math.nan
-        self.ghost.values[:, slots] = math.nan
+        tier = self.ghost.tiers[plan.tiers[wave]]
+        tier.keys[:, slots] = math.nan
+        tier.values[:, slots] = math.nan
 
     def _check(self, plan: Plan, sequences: dict[str, Sequence], batch: Batch) -> None:
         computed = len(batch.token_ids)
@@ -155,10 +156,10 @@ class GhostRunner:
         for number, wave in enumerate(batch.waves):
             self._move(plan, "before", number)
             self._poison(plan, sequences, number)
-            waves.append(self.attention.attend(heads, None, self.ghost, 0, wave))
+            waves.append(self.attention.attend(heads, None, self.ghost.tiers[plan.tiers[number]], 0, wave))
             self._move(plan, "after", number)
         # [tokens, num_kv_heads, group, head_dim]
-        read = torch.cat(waves).unflatten(1, (config.num_kv_heads, -1, config.head_dim))[rows]
+        read = joined(waves).unflatten(1, (config.num_kv_heads, -1, config.head_dim))[rows]
         means = torch.from_numpy(own[1, rows]).unflatten(1, (config.num_kv_heads, 1, config.head_dim))
         off = (read - means).abs().flatten(1).amax(1)
         for (name, t), distance in zip(wanted, off.tolist(), strict=True):

@@ -51,7 +51,9 @@ KEPT = {  # options of memories that keep conversations, and of the policy made 
 WAVES = {
     "memory.host": one_of([None, 40, 90]),
     "memory.buffer": one_of([0.0, 0.125, 0.5]),
-    "memory.turns": one_of(["rest", "rest", "sequences", "layers"]),
+    "memory.turns": one_of([None, "host", "layers", "rest", "sequences"]),
+    "memory.beyond": one_of([None, 9, 20]),
+    "memory.passes": one_of([1, 2]),
 }
 FEEDBACK = {  # a step takes 0.01 s
     "batching.quantum": one_of([0.005, 0.01, 0.03]),
@@ -114,9 +116,24 @@ class TextScenario(Scenario):
             settings.pop("memory.prefetch", None)  # there is nothing to fetch from
         if settings.get("batching.prompts") == "worker":
             settings |= {"memory.threshold": 1.0, "batching.preempt": False}  # no sequence is evicted
-        if settings.get("memory.turns") == "layers":
-            settings |= {"memory.layers": model_config(self.model).num_layers, "memory.buffer": None}
+        if "memory.turns" in settings:
+            settings |= self._of_turns(settings)
         return settings
+
+    def _of_turns(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of waves that suit what takes turns."""
+        turns = settings["memory.turns"]
+        if turns in ("rest", "sequences"):
+            return {"memory.overflow": "rotate", "memory.beyond": None, "memory.passes": None}
+        fitting: dict[str, Any] = {"memory.buffer": None}
+        if turns != "host":
+            fitting["memory.passes"] = None
+        if turns is None:
+            fitting["memory.beyond"] = None
+        if turns == "layers":
+            fitting |= {"memory.layers": model_config(self.model).num_layers}
+            fitting["memory.buffer"] = max(0.25, settings.get("memory.buffer") or 0.75)
+        return fitting
 
     def with_requests(self, requests: tuple[Request, ...]) -> TextScenario:
         return replace(self, requests=requests)

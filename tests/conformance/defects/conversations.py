@@ -14,6 +14,7 @@ from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Move, Placement, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Sequence
+from minifuse.execute.layers import LayerByLayer
 from minifuse.execute.link import Link
 from minifuse.memory import Tiered
 from minifuse.memory.tiered.chunks import Chunk, Idle
@@ -233,12 +234,10 @@ def prompts_run_beside_single_tokens_with_unify_off(propose: Any, self: Unified,
 
 
 @talk("time", memory__transfer="overlapped")
-@instead_of(Link, "_layer_by_layer")
-def the_first_layer_waits_for_the_copies_of_all(
-    wait: Any, self: Link, plan: Any, layered: Any, computing_s: float, link: float
-) -> tuple[float, float]:
-    link += sum(self.seconds(copy.moves) for copy in layered if copy.layer == 0)
-    return link, link
+@instead_of(LayerByLayer, "_arrived")
+def the_first_layer_waits_for_the_copies_of_all(arrived: Any, self: LayerByLayer, turn: int) -> float:
+    here = [arrived(self, each) for each in range(turn, turn + len(self.needed))]
+    return max(here)
 
 
 @talk("time", memory__chunk=1, memory__host=30, memory__ahead=0.6)

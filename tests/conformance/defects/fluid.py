@@ -5,18 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from conformance.defects.harness import defect, instead_of
 
 from minifuse.attention import layouts
 from minifuse.attention.packed import PackedAttention
-from minifuse.core.plan import Extent, Move, Placement
+from minifuse.batching.growing import GrowingFill
+from minifuse.core.plan import Extent, Move, Placement, Proposal
 from minifuse.core.request import Sequence
-from minifuse.execute import transfers
+from minifuse.execute import copies as timetables
+from minifuse.execute import texts
+from minifuse.execute.moving import AttendingInTiers
 from minifuse.execute.transfers import MovesOfPlan
 from minifuse.memory.contiguous import RunTrial
+from minifuse.memory.waves.books import WaveBooks
+from minifuse.memory.waves.pausing import Pausing, PausingTrial
+from minifuse.memory.waves.rotation import Rotation
 from minifuse.memory.waves.waves import Waves
 
-TURNS = {"kinds": ("few",), "memory__turns": "sequences", "memory__block_size": 1, "memory__host": None}
+FEW = {"kinds": ("few",), "memory__block_size": 1, "memory__host": None}
+TURNS = {**FEW, "memory__turns": "sequences"}
+PAUSE = {**FEW, "memory__turns": None}
+ON_HOST = {**FEW, "memory__turns": "host", "memory__beyond": None, "memory__passes": 1}
+LAYERS = {**FEW, "memory__turns": "layers", "memory__beyond": None, "memory__buffer": 0.5}
 STAYING = {**TURNS, "memory__turns": "rest", "memory__buffer": 0.0}
 
 
@@ -55,18 +66,18 @@ def everything_is_offloaded_at_the_end(place: Any, self: Waves, *arguments: Any)
 
 
 @defect("fluid", "conservation", **STAYING)
-@instead_of(Waves, "_clear")
-def what_makes_room_is_not_offloaded(clear: Any, self: Waves, *arguments: Any) -> list[Move]:
+@instead_of(Rotation, "_clear")
+def what_makes_room_is_not_offloaded(clear: Any, self: Rotation, *arguments: Any) -> list[Move]:
     return clear(self, *arguments) and []
 
 
 @defect("fluid", "conservation", **STAYING)
-@instead_of(Waves, "_offload")
-def what_is_on_the_host_counts_as_up_to_date(offload: Any, self: Waves, name: str, stop: int, *rest: Any) -> list[Move]:
+@instead_of(WaveBooks, "offload")
+def what_is_on_the_host_counts_as_up_to_date(offload: Any, self: WaveBooks, name: str, *rest: Any) -> list[Move]:
     """The second time that a sequence leaves, the tokens that it wrote meanwhile are not copied."""
     if self.backed.get(name):
         return []
-    moves: list[Move] = offload(self, name, stop, *rest)
+    moves: list[Move] = offload(self, name, *rest)
     return moves
 
 
@@ -76,7 +87,7 @@ def what_is_on_the_host_is_not_counted(usage: Any, self: Waves) -> Any:
     return usage(self)._replace(host=0)
 
 
-@defect("fluid", "budget", "conservation", "progress", kinds=("few",), memory__host=40)
+@defect("fluid", "budget", "conservation", "progress", kinds=("few",), memory__turns="rest", memory__host=40)
 @instead_of(RunTrial, "take")
 def admitted_to_a_full_host(take: Any, self: RunTrial, sequence: Sequence, growing: bool) -> None:
     """One that does not fit gets the first slots, whoever has them."""
@@ -93,13 +104,75 @@ def copies_begin_without_waiting_for_waves(begin: Any, self: MovesOfPlan, turn: 
             begin(self, each)
 
 
-@defect("fluid", "exact", kinds=("few",), memory__turns="layers", memory__block_size=1, memory__host=None)
-@instead_of(transfers, "copies")
-def layers_that_share_the_device_do_not_wait_for_each_other(
-    copies: Any, plan: Any, num_layers: int, *, in_turn: bool
+@defect("fluid", "exact", **LAYERS)
+@instead_of(timetables, "_beside_the_waves")
+def layers_that_share_slots_do_not_wait_for_each_other(
+    beside: Any, plan: Any, groups: Any, end: int, num_layers: int
 ) -> Any:
     """All layers of a wave are uploaded at once, each over the one before."""
-    return copies(plan, num_layers)
+    return beside(plan, groups, end, 1)
+
+
+@defect("fluid", "work conserving", "progress", **PAUSE)
+@instead_of(GrowingFill, "settle")
+def a_paused_request_is_forgotten(settle: Any, self: GrowingFill, **more: Any) -> Proposal:
+    proposal: Proposal = settle(self, **more)
+    for sequence in proposal.evict:
+        self.policy.ready.discard(sequence.id)
+    return proposal
+
+
+@defect("fluid", "conservation", **PAUSE)
+@instead_of(Pausing, "_leave")
+def kv_of_a_paused_request_is_lost(leave: Any, self: Pausing, *arguments: Any) -> list[Move]:
+    return leave(self, *arguments) and []
+
+
+@defect("fluid", "conservation", **ON_HOST)
+@instead_of(Waves, "place")
+def the_host_attends_kv_that_is_still_on_the_device(place: Any, self: Waves, *arguments: Any) -> Placement:
+    """Offloaded after the last wave, instead of before the first."""
+    placement: Placement = place(self, *arguments)
+    last = max(0, len(placement.waves) - 1)
+    return _with_moves(
+        placement, lambda move: move._replace(moment="after", wave=last) if move.kind == "offload" else move
+    )
+
+
+@defect("fluid", "exact", **ON_HOST)
+@instead_of(AttendingInTiers, "attend")
+def the_host_attends_the_kv_of_the_layer_before(
+    attend: Any, self: AttendingInTiers, heads: Any, rotary: Any, cache: Any, layer: int, wave: Any
+) -> Any:
+    """Of the first layer there is none: it attends its own."""
+    on_host = self._storages[self._turn % len(self._storages)] is cache.tiers["host"]
+    return attend(self, heads, rotary, cache, max(0, layer - on_host), wave)
+
+
+@defect("fluid", "conservation", **ON_HOST)
+@instead_of(Pausing, "_leave")
+def a_resident_is_evicted_while_it_is_attended(
+    leave: Any, self: Pausing, proposal: Proposal, trial: PausingTrial
+) -> list[Move]:
+    """Its blocks are given to whoever needs one next."""
+    moves: list[Move] = leave(self, proposal, trial)
+    pages = self.books.blocks.pages
+    if moves and (first := next((item.sequence for item in proposal.work if item.sequence in pages), None)):
+        self.books.free.extendleft(pages[first].blocks)
+    return moves
+
+
+@defect("fluid", "budget", **{**ON_HOST, "memory__beyond": 9})
+@instead_of(PausingTrial, "_fits_beyond")
+def the_host_attends_more_than_it_can(fits: Any, self: PausingTrial, tokens: int) -> bool:
+    return True
+
+
+@defect("fluid", "exact", **{**ON_HOST, "memory__passes": 2})
+@instead_of(texts, "in_turn")
+def the_logits_of_two_passes_are_exchanged(in_turn: Any, passes: Any) -> Any:
+    logits = in_turn(passes)
+    return torch.cat([*logits.tensor_split(len(passes))][::-1])
 
 
 @defect("fluid", "layout")

@@ -31,6 +31,7 @@ from minifuse.memory.waves.division import even_waves
 from minifuse.memory.waves.waves import Waves
 from minifuse.techniques import TECHNIQUES
 
+ROTATE: dict[str, Any] = {"overflow": "rotate"}
 BEFORE: dict[str, Any] = {"source_tier": "host", "moment": "before"}
 AFTER: dict[str, Any] = {"target_tier": "host", "moment": "after"}
 LONGEST = max(request.max_cached for request in CROWD)
@@ -40,7 +41,7 @@ class Rounds:
     """A memory whose sequences all compute what they miss, in every round, in the order in which they came."""
 
     def __init__(self, capacity: int, **options: Any) -> None:
-        self.memory = Waves(capacity, Waves.Options(**{"block_size": 1, "buffer": 0.0, **options}))
+        self.memory = Waves(capacity, Waves.Options(**{"block_size": 1, "buffer": 0.0, **ROTATE, **options}))
         self.running: list[Sequence] = []
         self.plan = Plan(0, 0, (), ())
 
@@ -64,10 +65,10 @@ def test_the_example_of_the_class() -> None:
     rounds = Rounds(8, turns="sequences")
     rounds.round(asks("a", 2, 6), asks("b", 1, 6), asks("c", 3, 6), asks("d", 2, 6))
     assert rounds.memory.usage() == KVUsage(0, 0, 8, host=8)
-    rounds.memory.free.rotate(-rounds.memory.free.index(0))
-    assert list(rounds.memory.free) == list(range(8))
+    rounds.memory.books.free.rotate(-rounds.memory.books.free.index(0))
+    assert list(rounds.memory.books.free) == list(range(8))
     plan = rounds.round()
-    homes = {name: home.offset for name, home in rounds.memory.homes.places.items()}
+    homes = {name: home.offset for name, home in rounds.memory.books.homes.places.items()}
     assert rounds.waves == (Span(0, 1), Span(1, 2), Span(2, 3), Span(3, 4))
     assert plan.places == tuple(Pages(blocks, 1) for blocks in ((0, 1, 2), (3, 4), (5, 6, 7, 0), (1, 2, 3)))
     assert plan.moves == (
@@ -100,7 +101,7 @@ def test_the_first_stay_and_the_others_take_turns() -> None:
     assert [move.kind for move in plan.moves if move.wave == 0 and move.moment == "before"] == ["offload"] * 3
     plan = rounds.round()  # 6 x 4: 2 x 4 stay beside two waves of 4
     assert rounds.waves == (Span(0, 2), Span(2, 3), Span(3, 4), Span(4, 5), Span(5, 6))
-    assert set(rounds.memory.blocks.pages) == {"r0", "r1"}
+    assert set(rounds.memory.books.blocks.pages) == {"r0", "r1"}
     assert {move.wave for move in plan.moves if move.kind == "upload"} == {1, 2, 3, 4}
     assert sum(move.num_tokens for move in plan.moves if move.kind == "offload" and move.moment == "after") == 4
     for earlier, later in pairwise(rounds.plan.places[2:]):
@@ -137,7 +138,7 @@ def test_a_sequence_longer_than_half_the_device() -> None:
 
 
 def test_what_has_no_work_makes_room() -> None:
-    memory = Waves(4, Waves.Options(block_size=1))
+    memory = Waves(4, Waves.Options(block_size=1, **ROTATE))
     for name, length in (("a", 2), ("b", 3)):
         sequence = Sequence(asks(name, length, 2))
         work = (Work(name, 0, length),)
@@ -159,7 +160,7 @@ def test_fifty_on_a_device_for_two_or_three() -> None:
     """The headline: fifty requests at once, where no other technique could run more than four, and all tokens exact."""
     requests = [asks(f"r{i}", 3 + i % 5, 4 + i % 3) for i in range(50)]
     longest = max(request.max_cached for request in requests)
-    memory = Waves(3 * longest, Waves.Options(block_size=2, host=50 * longest))
+    memory = Waves(3 * longest, Waves.Options(block_size=2, host=50 * longest, **ROTATE))
     engine = _starved(memory)
     steps = run_all(engine, requests)
     assert answers_of(engine) == expected_answers("llama", requests)
@@ -179,12 +180,13 @@ def test_a_device_that_holds_no_request_but_in_turns_of_layers() -> None:
     requests = [asks(f"r{i}", 3 + i % 3, 4) for i in range(9)]
     longest = max(request.max_cached for request in requests)
     small = longest - 3
-    memory = Waves(small, Waves.Options(block_size=1, turns="layers", layers=2, host=50 * longest))
+    options: dict[str, Any] = {"turns": "layers", "layers": 2, "buffer": 1.0, "host": 50 * longest}
+    memory = Waves(small, Waves.Options(block_size=1, **options))
     engine = _starved(memory)
     steps = run_all(engine, requests)
     assert answers_of(engine) == expected_answers("llama", requests)
     assert max(len(step.plan.sequences) for step in steps) == 9
-    assert all(step.usage.used == step.usage.reserved == 0 for step in steps)  # nothing stays between two plans
+    assert not any(step.usage.reserved for step in steps)  # nothing stays between two plans
     alone = make_engine("fluid", memory=Waves(small, Waves.Options(block_size=1, host=50 * longest)))
     with pytest.raises(RequestRefused, match=rf"has {small}:.*to hold \d+ tokens, or give memory.turns=layers"):
         alone.submit(max(requests, key=lambda request: request.max_cached))
@@ -196,10 +198,8 @@ def test_the_first_wave_of_a_layer_is_uploaded_beside_the_last_of_the_one_before
     With computing of 10 ms an iteration, a wave of a layer takes 2.5 ms; an upload of three tokens of a layer takes as
     long. Only the very first is waited for; and the last token of the second is copied when all is computed.
     """
-    memory = Waves(4, Waves.Options(block_size=1, turns="layers", layers=2, host=100))
-    engine = make_engine(
-        "fluid", memory=memory, link=Link(256, LinkRates.alike(256 / (0.005 / 3)), num_layers=2, in_turn=True)
-    )
+    memory = Waves(5, Waves.Options(block_size=1, turns="layers", layers=2, buffer=0.8, host=100))
+    engine = make_engine("fluid", memory=memory, link=Link(256, LinkRates.alike(256 / (0.005 / 3)), num_layers=2))
     steps = run_all(engine, [asks("a", 2, 3), asks("b", 2, 3)])
     plan = steps[-1].plan
     assert [work.start for work in plan.work] == [3, 3]
@@ -230,20 +230,22 @@ def test_copies_and_waves_that_share_a_device_compute_what_they_would_one_after_
     """Every copy of every layer as late, or as early, as its timetable allows, at random: no slot is read too late."""
     rng = Random(seed)
     layers = rng.randint(2, 4)
-    memory = Waves(
-        rng.randint(4, 9), Waves.Options(block_size=rng.randint(1, 2), turns="layers", layers=layers, host=400)
-    )
-    most = memory.num_blocks * memory.size
+    size, buffer = rng.randint(1, 2), rng.choice([0.5, 0.8, 1.0])
+    options: dict[str, Any] = {"block_size": size, "turns": "layers", "layers": layers, "buffer": buffer}
+    memory = Waves(rng.randint(5, 9), Waves.Options(**options, host=400))
+    most = memory.shared_capacity
     requests = [asks(f"r{i}", rng.randint(1, min(9, most - 4)), 3) for i in range(rng.randint(2, 6))]
-    for step in run_all(make_engine("fluid", memory=memory), requests):
+    steps = run_all(make_engine("fluid", memory=memory), requests)
+    assert any("shared" in step.plan.tiers for step in steps)
+    for step in steps:
         _play(step.plan, layers, rng)
 
 
 def _play(plan: Plan, num_layers: int, rng: Random) -> None:
-    """Check a plan in any order that its timetable allows. A slot holds a layer, and the host's slot of the token."""
-    found, num_waves = copies(plan, num_layers, in_turn=True), len(plan.waves)
+    """Check a plan in any order that its timetable allows. A shared slot holds a layer, and the token's host slot."""
+    found, num_waves = copies(plan, num_layers), len(plan.waves)
     begun, needed = timetable(found)
-    offloads = {(move.wave, move.source): move.target for move in plan.moves if move.kind == "offload"}
+    offloads = {(move.wave, move.source): move.target for move in plan.moves if move.source_tier == "shared"}
     device: dict[int, tuple[int, int]] = {}
     waiting: list[int] = []
     done: set[int] = set()
@@ -255,7 +257,7 @@ def _play(plan: Plan, num_layers: int, rng: Random) -> None:
         done.add(key)
         for before in found[key].follows:
             make(before)
-        for move in found[key].moves:
+        for move in [move for move in found[key].moves if "shared" in (move.source_tier, move.target_tier)]:
             for source, target in zip(range(move.source, move.source + move.num_tokens), count(move.target)):
                 if move.kind == "upload":
                     device[target] = (found[key].layer, source)
@@ -269,7 +271,7 @@ def _play(plan: Plan, num_layers: int, rng: Random) -> None:
             layer, wave = divmod(turn, num_waves)
             for key in needed.get(turn, ()):
                 make(key)
-            for index in range(*plan.waves[wave]):
+            for index in range(*plan.waves[wave]) if plan.tiers[wave] == "shared" else ():
                 work, slots = plan.work[index], plan.places[index].slots(0, plan.work[index].stop)
                 home = offloads[wave, slots[work.start]] - work.start
                 assert all(device[slots[token]] == (layer, home + token) for token in range(work.start))
@@ -294,11 +296,13 @@ def test_uploads_run_beside_the_waves_before_them() -> None:
 
 
 def _timed(requests: list[Request], link: Link, **options: Any) -> list[StepReport]:
-    memory = Waves(18, Waves.Options(block_size=1, buffer=0.0, **options))
+    memory = Waves(18, Waves.Options(block_size=1, buffer=0.0, **ROTATE, **options))
     return run_all(make_engine("fluid", memory=memory, link=link), requests)
 
 
-@pytest.mark.parametrize("options", [{}, {"turns": "layers", "layers": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, ROTATE, {"turns": "host"}, {"turns": "host", "passes": 2}, {"turns": "layers", "layers": 2}]
+)
 def test_in_real_time(options: dict[str, Any]) -> None:
     memory = Waves(2 * LONGEST, Waves.Options(block_size=1, **options))
     engine = make_real_engine("fluid", model="llama", memory=memory)
@@ -306,7 +310,7 @@ def test_in_real_time(options: dict[str, Any]) -> None:
     engine.executor.close()
     assert answers_of(engine) == expected_answers("llama", CROWD)
     memory.check_integrity()
-    assert memory.usage() == KVUsage(0, 0, 2 * LONGEST)
+    assert memory.usage() == KVUsage(0, 0, memory.capacity)
 
 
 # --- what is refused, and what waits
@@ -330,7 +334,7 @@ def test_a_request_that_the_host_cannot_hold() -> None:
 
 def test_a_full_host_holds_newcomers_back() -> None:
     """Nothing is lost: they wait, with a reason, until another has finished."""
-    memory = Waves(12, Waves.Options(block_size=1, host=16))
+    memory = Waves(14, Waves.Options(block_size=1, host=16))
     engine = _starved(memory)
     requests = [asks(f"r{i}", 4, 4) for i in range(4)]
     steps = run_all(engine, requests)
@@ -346,10 +350,10 @@ def test_what_cannot_be_placed_changes_nothing() -> None:
     memory = Waves(12, Waves.Options(block_size=1, host=16))
     sequence = Sequence(asks("a", 1, 3))
     memory.place(Proposal((Work("a", 0, 1),), (sequence,)), 0.0)
-    before = list(memory.free), dict(memory.homes.places), list(memory.host.runs)
+    before = list(memory.books.free), dict(memory.books.homes.places), list(memory.books.host.runs)
     with breach("budget"):
         memory.place(Proposal((Work("b", 0, 12),), (Sequence(asks("b", 12, 9)),)), 0.0)
-    assert (list(memory.free), dict(memory.homes.places), list(memory.host.runs)) == before
+    assert (list(memory.books.free), dict(memory.books.homes.places), list(memory.books.host.runs)) == before
 
 
 def test_blocks_longer_than_the_device() -> None:

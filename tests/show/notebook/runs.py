@@ -41,7 +41,7 @@ RUNS: dict[str, Callable[[], Played]] = {
     "fusion": lambda: play("fusion", few(), memory__slots=4),
     "fusion unshuffled": lambda: play("fusion", few(), memory__slots=4, memory__shuffle=False),
     "vllm": lambda: play("vllm", many(), memory__preemption="swap", **SMALL),
-    "fluid": lambda: play("fluid", many(), **SMALL),
+    "fluid": lambda: play("fluid", many(), memory__overflow="rotate", **SMALL),
     "pensieve": lambda: play("pensieve", talks(), kv_memory="96KiB", memory__chunk=8, memory__host=128),
     "baton": lambda: play("baton", few(), max_batch=3),
     "baton-pd": lambda: play("baton-pd", few(), kv_memory="256KiB", max_batch=3),

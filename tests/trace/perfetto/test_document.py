@@ -57,7 +57,7 @@ SERVED: dict[str, dict[str, object]] = {
     "vllm": {"memory.preemption": "swap"},
     "pensieve": {},
     "baton-pd": {},
-    "fluid": {},
+    "fluid": {"memory.overflow": "rotate"},
     "instances": {},
     "fastserve": {},
 }
