@@ -1,11 +1,11 @@
 """Limits iterations by the tokens that saturate the machine, not by requests (FluidInfer, 4.1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minifuse.batching.policy import Missing, QueuePolicy
 from minifuse.batching.prefill_first import num_missing
 from minifuse.batching.queue import QueueOptions
-from minifuse.core.plan import Reason
+from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory, option
 
@@ -39,6 +39,13 @@ class Fluid(QueuePolicy):
     @property
     def token_budget(self) -> int:
         return ASSUMED if self.options.token_budget is None else self.options.token_budget
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        """Fill an iteration; put work beyond the device last, so that the rest is attended in one wave."""
+        proposal = super().propose(worker, now, memory)
+        if not (beyond := getattr(proposal.room, "beyond", ())):
+            return proposal
+        return replace(proposal, work=tuple(sorted(proposal.work, key=lambda item: item.sequence in beyond)))
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         return None

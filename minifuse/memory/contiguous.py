@@ -1,13 +1,14 @@
 """Reserves adjacent slots for each sequence's longest answer (Orca; FluidInfer, section 2)."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.core.errors import RequestRefused
 from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
-from minifuse.core.stages import Memory
+from minifuse.core.stages import Memory, option
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.places import Places
 from minifuse.memory.trial import Trial, settle
@@ -16,14 +17,15 @@ from minifuse.memory.trial import Trial, settle
 class RunTrial(Trial):
     """Finds a run of slots for each newcomer, in a copy of memory's free runs."""
 
-    def __init__(self, allocator: RunAllocator, where: str = "", unit: int = 1) -> None:
+    def __init__(self, allocator: RunAllocator, where: str = "", unit: int = 1, least: int = 0) -> None:
         super().__init__()
         self.allocator = allocator.copy()
-        self.where, self.unit = where, unit  # `where` is for the message; sizes are multiples of `unit`
+        # `where` is for the message; sizes are multiples of `unit`, and at least `least`.
+        self.where, self.unit, self.least = where, unit, least
         self.extents: dict[str, Extent] = {}  # admitted sequence -> its run of slots
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        size = -(-sequence.request.max_cached // self.unit) * self.unit
+        size = max(-(-sequence.request.max_cached // self.unit) * self.unit, self.least)
         if (offset := self.allocator.allocate(size)) is None:
             text = f"needs {size} KV tokens in a row{self.where}, the longest free run has {self.allocator.longest}"
             return Reason("memory-full", sequence.id, f"not admitted: {text}")
@@ -37,13 +39,20 @@ class Contiguous(Memory):
     kind, name = "memory", "contiguous"
     offers: ClassVar[frozenset[str]] = frozenset({"extents"})
 
+    @dataclass(frozen=True)
+    class Options:
+        per_request: int | None = option(
+            None, "KV tokens to set aside for each request, at least; none: for its longest answer", minimum=1
+        )
+
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
+        self.least: int = 0 if options is None else options.per_request or 0
         self.allocator = RunAllocator(capacity)
         self.books = Places[Extent]()
 
     def check(self, *prompts: Request) -> None:
-        needed = sum(request.max_cached for request in prompts)
+        needed = sum(max(request.max_cached, self.least) for request in prompts)
         if needed > self.capacity:
             raise too_large(prompts, f"KV for {needed} tokens", f"memory holds {self.capacity}")
 
@@ -51,7 +60,7 @@ class Contiguous(Memory):
         return self.books.missing(sequence)
 
     def room(self) -> RunTrial:
-        return RunTrial(self.allocator)
+        return RunTrial(self.allocator, least=self.least)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         if proposal.admit or proposal.evict:

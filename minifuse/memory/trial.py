@@ -1,7 +1,7 @@
 """A trial of changes to memory: a policy tries them out, and memory commits them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from minifuse.core.errors import LawBroken, WrongReturn
@@ -13,6 +13,8 @@ T = TypeVar("T", bound="Trial")
 
 class Trial(ABC):
     """Counts what is free and records what newcomers get, but leaves memory unchanged."""
+
+    beyond: Collection[str] = ()  # sequences that are attended elsewhere than on the device
 
     def __init__(self) -> None:
         self.settled: list[Sequence] = []  # evicted sequences, then admitted ones, each in order

@@ -7,7 +7,7 @@ from minifuse.papers.batchmaker import fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, f
 from minifuse.papers.baton import fig6_7_8, table1_2
 from minifuse.papers.experiment import Experiment
 from minifuse.papers.flover import fig7, fig8, fig9, fig10
-from minifuse.papers.fluidinfer import fig11_12
+from minifuse.papers.fluidinfer import fig11_12, short
 from minifuse.papers.pensieve import fig3_3, fig3_4, fig3_12_13_15, fig3_14, fig3_16, fig3_17, fig3_18
 from minifuse.papers.simulator import error, landscape
 
@@ -29,7 +29,7 @@ PENSIEVE = (
     fig3_18.figure,
 )
 BATON = (table1_2.TABLE_1, table1_2.TABLE_2, fig6_7_8.FIG_6, fig6_7_8.FIG_7, fig6_7_8.FIG_8)
-FLUIDINFER = (fig11_12.FIG_11, fig11_12.FIG_12)
+FLUIDINFER = (fig11_12.FIG_11, fig11_12.FIG_12, short.figure)
 SIMULATOR = (error.figure, landscape.figure)
 EXPERIMENTS: dict[str, Experiment] = {
     row.name: row for row in (*FLOVER, *BATCHMAKER, *PENSIEVE, *BATON, *FLUIDINFER, *SIMULATOR)

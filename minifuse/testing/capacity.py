@@ -82,6 +82,12 @@ def _each_its_own(sequences: tuple[Sequence, ...], options: Any) -> int:
     return sum(s.request.max_cached if s.graph is None else s.graph.most_held for s in sequences)
 
 
+@count_slots("contiguous")
+def _set_aside(sequences: tuple[Sequence, ...], options: Any) -> int:
+    least: int = options.per_request or 0
+    return sum(max(_each_its_own((one,), options), least) for one in sequences)
+
+
 @count_slots("padded")
 def _rectangle(sequences: tuple[Sequence, ...], options: Any) -> int:
     requests = [sequence.request for sequence in sequences]

@@ -78,9 +78,9 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
     does not count.
 
     `moving_s` is the time that computing waited for moves. Transfers between device and host have bytes and seconds in
-    each direction; their seconds are hidden if computing went on, and exposed if it waited. `on_host` has the seconds of
-    attention by the host beside the device, and how long computing waited for it. `other_cores` is how many cores other
-    processes used, on average; None in virtual time, or if unknown.
+    each direction; their seconds are hidden if computing went on, and exposed if it waited. `on_host` has the seconds
+    of attention by the host beside the device, and how long computing waited for it. `other_cores` is how many cores
+    other processes used, on average; None in virtual time, or if unknown.
 
     Args:
         goodput: bounds of latencies, from `parse_goodput`.

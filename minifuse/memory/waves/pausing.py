@@ -50,7 +50,7 @@ class PausingTrial(Trial):
         self.way, self.books = way, way.books
         blocks = self.books.blocks
         self.count = BlockCount(blocks, len(self.books.free) - blocks.num_promised, "block")
-        self.beyond = dict(way.beyond)
+        self.beyond: dict[str, int] = dict(way.beyond)
         self.left = way.more.limit - sum(self.beyond.values())  # tokens that may still be attended beyond the device
         self.host = self.books.host
         self.homes: dict[str, Extent] = {}  # of newcomers
@@ -127,6 +127,7 @@ class PausingTrial(Trial):
         self.gone.add(sequence.id)
         if sequence.id in self.beyond:
             self.left += self.beyond.pop(sequence.id)
+            self.newest = self.way.newest()  # one that was too long may fit beyond the device now
         else:
             self._leave_device(sequence.id)
 

@@ -24,8 +24,7 @@ LOADS = "rate", "normalized_s"  # the load and the latency of Fig. 11
 Bounds = list[tuple[float, float]]  # the least and the most that a gain may be, in each round
 
 WAITS = (
-    Column("fluid\nwaits", "measured", "fluid_exposed", "{:.0%}"),
-    Column("turns\nwaits", "measured", "in_turn_exposed", "{:.0%}"),
+    Column("rotate\nwaits", "measured", "rotate_exposed", "{:.0%}"),
     Column("fluid\nrange", "measured", "fluid_ms", RANGE),
     Column("vllm\nrange", "measured", "vllm_ms", RANGE),
 )

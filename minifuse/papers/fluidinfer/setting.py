@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
@@ -35,13 +36,17 @@ PROMPTS = 2560  # tokens of whole prompts in an iteration of vllm: the default o
 FILLS, MOST = 3, 2000  # requests that need this many times the device's KV memory; but no more than MOST
 
 VLLM = Contender("vllm", "vllm", "vllm")
-OTHERS = (Contender("orca", "orca", "orca"), Contender("fastserve", "fastserve", "fastserve"))
+ORCA = Contender("orca", "orca", "orca")  # sets aside the longest context for each request
+OTHERS = (ORCA, Contender("orca_told", "orca told", "orca"), Contender("fastserve", "fastserve", "fastserve"))
+ROTATE = Contender("rotate", "rotate", "fluid", {"memory.overflow": "rotate"})  # the paper's design
 FLUID = Contender("fluid", "fluid", "fluid")
+HOST = Contender("host", "host", "fluid", {"memory.turns": "host"})
+LAYERS = Contender("layers", "layers", "fluid", {"memory.turns": "layers"})
 PARTS = (
     Contender("concatenated", "concat.", "fluid", stages={"memory": "paged", "attention": "paged"}),
-    Contender("swapped", "+ swap", "fluid", stages={"attention": "paged"}),
+    ROTATE,
     FLUID,
-    Contender("in_turn", "turns", "fluid", {"memory.turns": "layers"}),  # layers use the device one by one
+    HOST,
 )
 CONTENDERS = (*OTHERS, VLLM, *PARTS)
 
@@ -74,10 +79,17 @@ class Server(Bench[TextSource]):
     Args:
         machine: the kind and the number of GPUs. They count as one machine; messages between them are not modelled.
         fast_link: whether the link to the host is as fast as the device's memory.
+        kv_memory: bytes for KV in virtual time; None: what the weights leave.
     """
 
     def __init__(
-        self, conditions: Conditions, model: str, machine: tuple[str, int], *, fast_link: bool = False
+        self,
+        conditions: Conditions,
+        model: str,
+        machine: tuple[str, int],
+        *,
+        fast_link: bool = False,
+        kv_memory: float | None = None,
     ) -> None:
         self.scale = SCALES[conditions.scale]
         self.name, self.count = machine
@@ -88,14 +100,10 @@ class Server(Bench[TextSource]):
         super().__init__(conditions, text_model(conditions, model), together, real_dtype="float32")
         if self.virtual:
             left = together.memory - self.source.config.num_parameters * DTYPE_BYTES[self.dtype]
-            self.tokens = int(left / self.slot_bytes)
+            self.tokens = int((left if kv_memory is None else kv_memory) / self.slot_bytes)
             self.host_tokens = int(HOST_BYTES / self.slot_bytes)
-        self.num_requests = conditions.requests or self._enough()
-        self.lengths = [self._lengths(number) for number in range(self.rounds)]
-        if not self.virtual:
-            longest = max(sum(lengths) for drawn in self.lengths for lengths in drawn)
-            self.tokens = math.ceil(LONGEST * longest / BLOCK) * BLOCK
-            self.host_tokens = max(sum(sum(lengths) + BLOCK for lengths in drawn) for drawn in self.lengths)
+        self.longest = self.source.config.max_context  # tokens that orca sets aside for a request
+        self.draw(conditions.requests or self._enough())
         # A model that leaves no room for KV is refused before anything runs.
         self.settings = replace(self.settings, kv_memory=self.tokens * self.slot_bytes)
         self._fitted: Hardware | None = None
@@ -112,6 +120,15 @@ class Server(Bench[TextSource]):
     def prompt_tokens(self) -> int:
         """The tokens of whole prompts that vllm computes in an iteration."""
         return int(PROMPTS * self.scale.lengths)
+
+    def draw(self, num_requests: int) -> None:
+        """Draw the lengths of so many requests for each round; in real time, these set the sizes of memory."""
+        self.num_requests = num_requests
+        self.lengths = [self._lengths(number) for number in range(self.rounds)]
+        if not self.virtual:
+            self.longest = max(sum(lengths) for drawn in self.lengths for lengths in drawn)
+            self.tokens = math.ceil(LONGEST * self.longest / BLOCK) * BLOCK
+            self.host_tokens = max(sum(sum(lengths) + BLOCK for lengths in drawn) for drawn in self.lengths)
 
     def _enough(self) -> int:
         """Count the requests that fill the device's KV memory, if at most `MOST` do."""
@@ -146,16 +163,25 @@ class Server(Bench[TextSource]):
             self.load()
             self.budget = measure(self.model, (32, 64), chunk=1, rounds=5, counts=COUNTS).saturating_tokens
 
-    def run(self, contender: Contender, requests: list[Request], *, simulated: bool = False) -> dict[str, float]:
+    def run(
+        self,
+        contender: Contender,
+        requests: list[Request],
+        *,
+        simulated: bool = False,
+        machine: Hardware | None = None,
+    ) -> dict[str, float]:
         """Serve the requests with one contender.
 
         Args:
             simulated: whether to simulate the run, on a machine fitted to this one.
+            machine: another machine to simulate than the server's.
 
         Returns:
-            Metrics of the run. Throughput counts the middle half of the completions. `bound_s` is the paper's latency
-            bound: the largest gap between two tokens of a request. `exposed` is the part of the run's time in which
-            computing waited for transfers; `hidden` is the part in which transfers ran while computing.
+            Metrics of the run. Throughput and `steady_tokens` (of requests that complete, in a second) count the middle
+            half of the completions. `bound_s` is the paper's latency bound: the largest gap between two tokens of a
+            request. `exposed` is the part of the run's time in which computing waited for transfers; `hidden` is the
+            part in which transfers ran while computing. `cpu_s` are seconds of this computer's processors.
         """
         row = contender.row
         options: dict[str, Any] = {
@@ -165,6 +191,8 @@ class Server(Bench[TextSource]):
             "memory.chunk": BLOCK,
             **contender.options,
         }
+        if contender is ORCA:
+            options["memory.per_request"] = self.longest
         if not self.virtual:
             options["attention.balance"] = BALANCE  # or else a simulated machine's own, with which lanes would differ
         if contender.technique == "fluid" and self.budget is not None:
@@ -173,18 +201,21 @@ class Server(Bench[TextSource]):
             options.pop("memory.host")  # vllm recomputes what it evicts
         if contender is VLLM:
             options["batching.prompt_tokens"] = self.prompt_tokens
-        machine = None
         if simulated:
             machine = self._fitted = self._fitted or fitted(self.model)
-        ended: list[float] = []
-        counted = RunningMetrics(on_end=lambda name, life: ended.append(life.ended_s))
+        ended: list[tuple[float, int]] = []  # when each request completed, and its tokens
+        answers = {request.id: request.max_new_tokens for request in requests}
+        counted = RunningMetrics(on_end=lambda name, life: ended.append((life.ended_s, answers[name])))
+        begins_s = time.process_time()
         self.serve(row, requests, self.tokens, known(row, options), into=counted.read, machine=machine)
         metrics = counted.result()
         duration_s, transfers = metrics["duration_s"], metrics["transfers"]
         return {
             "normalized_s": metrics["normalized_latency_s"]["mean"],
             "bound_s": metrics["latency_bound_s"] or 0.0,
-            "throughput": steady_rate(ended) or metrics["throughput"]["requests_per_s"],
+            "throughput": steady_rate(end_s for end_s, _ in ended) or metrics["throughput"]["requests_per_s"],
+            "steady_tokens": steady_rate(end_s for end_s, tokens in ended for _ in range(tokens)) or 0.0,
+            "cpu_s": time.process_time() - begins_s,
             "tokens": metrics["throughput"]["tokens_per_s"],
             "mean_batch": metrics["mean_batch_size"],
             "exposed": transfers["exposed_s"] / duration_s,
