@@ -1,4 +1,4 @@
-"""Attends packed lanes; on a CPU, torch's threads run them in parallel (FluidInfer, 4.2)."""
+"""Attends packed lanes: together in one call, or on a CPU in parallel threads (FluidInfer, 4.2)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from minifuse.core.plan import Plan, Span
 
 
 class Lane(NamedTuple):
-    """Holds a lane of one wave, as tensors."""
+    """Holds a lane of one wave, or all lanes together, as tensors."""
 
-    rows: Tensor  # [queries], rows of the wave, in the order of the lane
+    rows: Tensor | None  # [queries], rows of the wave, in the order of the lane; None: all rows, in their own order
     ragged: RaggedIndex
 
 
@@ -30,6 +30,8 @@ class PackedAttention(Backend):
     """Starts the lanes of a wave in order; a waiting lane starts when another ends.
 
     One call computes all pieces of a lane, so a lane of many single tokens costs no more calls than one long prompt.
+    With one thread, and in waves of single tokens, one call computes all lanes: on two threads, 27 lanes of single
+    tokens took 17.0 ms one beside the other, and 10.1 ms together (`benchmarks/results/packing.md`).
     """
 
     @cached_property
@@ -43,6 +45,8 @@ class PackedAttention(Backend):
         return pool
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> list[Lane]:
+        if self._in_one_call(plan, span):
+            return [Lane(None, index_of(plan.work[slice(*span)], plan.places[slice(*span)], cache))]
         first = rows.starts[span.start]
         lanes = []
         for lane in lanes_of(plan, span):
@@ -54,14 +58,17 @@ class PackedAttention(Backend):
         return lanes
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: list[Lane]) -> Tensor:
+        if reads[0].rows is None:
+            return attend(q, cache.keys[layer], cache.values[layer], reads[0].ragged)
         out = q.new_empty(len(q), q.shape[1] * q.shape[2])
-        if len(reads) == 1 or torch.get_num_threads() == 1 or q.device.type != "cpu":
-            for lane in reads:
-                self.attend_lane(lane, q, cache, layer, out)
-        else:
-            run = partial(self.attend_lane, q=q, cache=cache, layer=layer, out=out)
-            list(self._pool.map(run, reads))  # raises what a lane has raised
+        run = partial(self.attend_lane, q=q, cache=cache, layer=layer, out=out)
+        list(self._pool.map(run, reads))  # raises what a lane has raised
         return out
+
+    @staticmethod
+    def _in_one_call(plan: Plan, span: Span) -> bool:
+        """Return whether one call computes all lanes of a wave."""
+        return torch.get_num_threads() == 1 or all(item.num_tokens == 1 for item in plan.work[slice(*span)])
 
     @torch.inference_mode()
     def attend_lane(self, lane: Lane, q: Tensor, cache: KVStorage, layer: int, out: Tensor) -> None:

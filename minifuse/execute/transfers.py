@@ -26,6 +26,7 @@ from minifuse.model.operators import Operators
 
 # The urgency of a copy: a plan waits for it; it is `behind`, to the device; it is `behind`, to the host.
 WAITED, FETCH, STORE = range(3)
+AT_ONCE = 2**18  # bytes of a copy that takes less time than a thread takes to begin it
 
 
 class MovesOfPlan:
@@ -169,10 +170,17 @@ class PlanTransfers:
     def start(self, copy: Copy, follows: list[Mark]) -> Mark:
         """Start a copy, made after all computing issued so far and the copies `follows`.
 
-        The thread makes these copies in the order in which they were started.
+        The thread makes these copies in the order in which they were started. A small copy is made here and now, if
+        none is left that it follows: handing it to the thread takes longer.
         """
         if not self.on_gpu:
-            return self.thread.submit(WAITED, partial(self.copy, copy.moves, copy.layer))
+            make = partial(self.copy, copy.moves, copy.layer)
+            is_small = sum([move.num_tokens for move in copy.moves]) * self.bytes_per_token <= AT_ONCE * self.num_layers
+            if is_small and all(isinstance(mark, Future) and mark.done() for mark in follows):
+                made: Future[float] = Future()
+                made.set_result(make())
+                return made
+            return self.thread.submit(WAITED, make)
         events = [mark.ends for mark in follows if isinstance(mark, _Timed)]
         return self._on_stream(copy.moves, copy.layer, torch.cuda.current_stream().record_event(), *events)
 

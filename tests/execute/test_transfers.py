@@ -21,6 +21,8 @@ from minifuse.attention.stage import PerSequenceStage
 from minifuse.core.measured import measured_of
 from minifuse.core.plan import Extent, Layout, Move, Plan, Span, Work
 from minifuse.core.request import Sequence
+from minifuse.execute import transfers as transfer_module
+from minifuse.execute.copies import Copy
 from minifuse.execute.moving import AttendingInTiers, MovingRunner
 from minifuse.execute.texts import TorchRunner, forward, in_turn
 from minifuse.execute.tiered_storage import TieredStorage
@@ -38,6 +40,27 @@ def storage(seed: int = 0) -> TieredStorage:
     for kv in (cache.keys, cache.values, cache.tiers["host"].keys, cache.tiers["host"].values):
         kv.normal_(generator=generator)
     return cache
+
+
+@pytest.fixture(autouse=True)
+def _in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All copies are made in the thread, however small."""
+    monkeypatch.setattr(transfer_module, "AT_ONCE", -1)
+
+
+def test_a_small_copy_is_made_at_once_unless_another_is_left_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two copies into the same slots: the first is made in the thread, which is held up; so the second waits for it."""
+    log, made = Log(monkeypatch), PlanTransfers(storage())
+    first, second = (Copy((into(0, slot, 1),), 0, -1, 0, ()) for slot in (4, 5))
+    log.held["swap_in 0"] = threading.Event()
+    one = made.start(first, [])
+    monkeypatch.setattr(transfer_module, "AT_ONCE", 2**20)
+    two = made.start(second, [one])
+    assert not two.done()  # type: ignore[union-attr]
+    log.held["swap_in 0"].set()
+    two.result()
+    assert made.start(first, [one, two]).done()  # type: ignore[union-attr]
+    made.close()
 
 
 @pytest.fixture

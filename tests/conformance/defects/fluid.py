@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from conformance.defects.harness import defect, instead_of
 
 from minifuse.attention import layouts
-from minifuse.attention.packed import PackedAttention
+from minifuse.attention.packed import Lane, PackedAttention
 from minifuse.batching.growing import GrowingFill
 from minifuse.core.plan import Extent, Move, Placement, Proposal
 from minifuse.core.request import Sequence
@@ -183,7 +184,13 @@ def the_shortest_piece_is_in_no_lane(pack: Any, *arguments: Any) -> Any:
 
 
 @defect("fluid", "exact", "ghost", kinds=("crowd",), attention__lanes=1)
-@instead_of(PackedAttention, "reads")
-def a_lane_writes_the_rows_of_another_piece(reads: Any, self: PackedAttention, *arguments: Any) -> Any:
+def a_lane_writes_the_rows_of_another_piece(patch: pytest.MonkeyPatch) -> None:
     """The pieces of a lane lie in the order of the lane, and the rows that it fills in that of the work."""
-    return [lane._replace(rows=lane.rows.sort().values) for lane in reads(self, *arguments)]
+    reads = PackedAttention.reads
+
+    def in_order(self: PackedAttention, *arguments: Any) -> list[Lane]:
+        lanes = reads(self, *arguments)
+        return [lane._replace(rows=None if lane.rows is None else lane.rows.sort().values) for lane in lanes]
+
+    patch.setattr(PackedAttention, "_in_one_call", lambda *_: False)
+    patch.setattr(PackedAttention, "reads", in_order)
