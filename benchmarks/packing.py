@@ -275,7 +275,7 @@ def _distance(found: dict[str, float]) -> str:
     return (
         f"On {found['sets']} sets of {found['pieces']} pieces, greedy packing takes {found['mean']:.3f} times the "
         f"fewest lanes in the mean and {found['worst']:.2f} times at worst; it finds the fewest in "
-        f"{found['optimal']:.0%} of them."
+        f"{found['optimal']:.1%} of them."
     )
 
 

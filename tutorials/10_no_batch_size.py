@@ -17,7 +17,8 @@
 # In all chapters so far the number of requests in an iteration was limited by the KV that the device holds.
 # FluidInfer asks which part of a model needs that KV, and finds that only attention does. This chapter runs all
 # requests in every iteration, brings their KV to the device in *waves*, and fills the gaps that long and short work
-# leave in attention by *packing*. The author simulated the system; `fluid` is an implementation of it.
+# leave in attention by *packing*. It also measures when waves pay, and what does where they do not. The author
+# simulated the system; `fluid` is an implementation of it.
 #
 # > **Claim.** FluidInfer has 2 to 4 times the throughput of vLLM, and a latency bound about 3 times lower; both gains
 # > are larger for larger models, and over Orca and FastServe (6.2, 6.3).
@@ -25,9 +26,10 @@
 # > **Setting.** A simulator of OPT-125M, 1.3B and 6.7B on one RTX 4090, on four, and on four A100s of 40 GB; first
 # > rounds of ShareGPT's conversations; Poisson arrivals. The baselines vLLM, Orca and FastServe are simulated, too.
 # >
-# > **What we measure.** `minifuse reproduce fluidinfer-fig11 --scale paper` and `fluidinfer-fig12`: virtual time by
-# > data sheets, part by part, and for OPT-6.7B also with a link as fast as the device's memory, which the paper
-# > assumes. `--scale cpu` runs it for real, with the simulator's error beside it.
+# > **What we measure.** `minifuse reproduce fluidinfer-fig11 --scale paper`, `fluidinfer-fig12`, and `fluidinfer-short`
+# > (a backlog where KV memory is short): virtual time by data sheets, part by part, and for OPT-6.7B also with a link
+# > as fast as the device's memory, which the paper assumes. `--scale cpu` runs it for real, with the simulator's error
+# > beside it.
 # >
 # > **Agreement.** Five rounds. Fig. 11, OPT-6.7B on one 4090: below, 0.85 times the requests of `vllm` (0.76 to 0.97)
 # > and 1.67 times those of `orca`, and below on four; with the fast link at least 1.75 to 2.16 times, undecided.
@@ -46,8 +48,9 @@
 # - say which layers need KV, and compute how many tokens saturate a machine;
 # - write down the time of an iteration with waves, and count how often weights are read;
 # - compute when the upload of a wave is hidden, and predict when it is not;
+# - compute how much waves can gain, and choose between them, pausing, and attention by the host;
 # - pack a wave by hand, and measure the bubbles before and after;
-# - name a workload for which `fluid` is slower than `orca`, and the number of the machine that decides it.
+# - name a workload for which waves are slower than `orca`, and the two ratios that decide it.
 
 # %%
 import random
@@ -66,7 +69,6 @@ plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
 )
 BLUE, ORANGE, GREEN, GREY, PURPLE = "#0072b2", "#e69f00", "#009e73", "#c4cad2", "#cc79a7"
-COLOURS = {"orca": BLUE, "vllm": ORANGE, "fluid": GREEN}
 
 # %% [markdown]
 # ## The failure: memory is the batch size
@@ -77,6 +79,7 @@ COLOURS = {"orca": BLUE, "vllm": ORANGE, "fluid": GREEN}
 
 # %%
 OPT = {"model": "random:opt-6.7b", "dtype": "float16", "hardware": "rtx-4090", "kv_memory": "2GiB"}
+ROTATE = {"memory__overflow": "rotate"}  # of `fluid`: KV that the device has no room for passes through it, in waves
 
 
 def play_opt(technique, requests, **options):
@@ -136,14 +139,15 @@ assert 160 < ridge < 168
 plt.show()
 
 # %% [markdown]
-# Beyond the ridge more tokens gain nothing, so `fluid` bounds the *tokens* of an iteration and not its requests: single
-# tokens come first, then prompts in pieces (chapter 3). The paper takes 512 tokens for four of these cards, against at
-# most 16 requests in a conventional batch (section 4.1). minifuse takes as many as saturate the machine, where its
-# figures are known.
+# Beyond the ridge more tokens gain nothing, so `fluid` bounds *tokens* and not requests: every request that decodes has
+# its token in each iteration, and beside them come prompts in pieces (chapter 3), whose tokens have a budget. The paper
+# takes 512 tokens for four of these cards, against at most 16 requests in a conventional batch (section 4.1). minifuse
+# takes as many as saturate the machine, where its figures are known.
 #
 # ## A prediction
 #
-# Six small requests, and a device with room for 32 tokens of KV, in blocks of 4. (Pairs: prompt and answer.) Predict:
+# Six small requests, and a device with room for 32 tokens of KV, in blocks of 4. (Pairs: prompt and answer.) `fluid`
+# does as the paper's figure 8: KV that does not fit *rotates* through the device (`memory.overflow=rotate`). Predict:
 #
 # 1. How many iterations does `fluid` take? Each gives every unfinished request one token.
 # 2. At their ends the six need 66 slots of KV together. Does `orca` or `vllm` read the weights more often, and why?
@@ -154,7 +158,7 @@ six = asks((6, 8), (5, 7), (6, 6), (4, 8), (5, 5), (6, 6))
 small = {
     "orca": play("orca", six, kv_memory="48KiB"),
     "vllm": play("vllm", six, kv_memory="48KiB", memory__block_size=4),
-    "fluid": play("fluid", six, kv_memory="48KiB", memory__block_size=4, memory__buffer=0.25),
+    "fluid": play("fluid", six, kv_memory="48KiB", memory__block_size=4, memory__buffer=0.25, **ROTATE),
 }
 fluid = small["fluid"]
 for name, run in small.items():
@@ -206,23 +210,24 @@ replay(fluid, small["orca"], address="run=fluid&b=orca&i=1", height=760)
 # %% [markdown]
 # ## The source that matters
 #
-# The policy has no rule against a newcomer: `admission` returns no reason. All of the idea is in memory. Look in
-# `place` for the loop over the work: a new wave begins where the blocks that it lacks exceed the limit.
+# The policy has no rule against a newcomer: `admission` returns no reason. All of the idea is in memory, and
+# `Rotation` is the part of it that rotates. Look in `place` for the loop over the work: a new wave begins where the
+# blocks that it lacks exceed the limit.
 
 # %%
 from minifuse.batching.fluid import Fluid
-from minifuse.memory.waves.waves import Waves
+from minifuse.memory.waves.rotation import Rotation
 
-show_source(Fluid.admission, Fluid._missing, Waves.place)
+show_source(Fluid.admission, Fluid._missing, Rotation.place)
 
 # %% [markdown]
 # Attention still reads the whole context of a request at once, so one request must fit. And options that contradict
-# each other are refused:
+# each other are refused (`layers`: exercise 3).
 
 # %%
 too_long = play("fluid", asks((30, 20)), kv_memory="48KiB", memory__block_size=4)
 try:
-    play("fluid", six, memory__turns="layers", memory__buffer=0.25)
+    play("fluid", six, memory__turns="layers", **ROTATE)
 except UsageError as error:
     print(error)
 assert list(too_long.refused) == ["r0"]
@@ -312,8 +317,7 @@ plt.show()
 
 # %% [markdown]
 # The upper picture is bound by the link in every wave. In the lower one the device waits for the first upload alone:
-# all others are hidden. Most work lies between these two. Token-wise layers help: while they are computed, uploads for
-# the waves go on.
+# all others are hidden. Token-wise layers help: while they are computed, uploads for the waves go on.
 #
 # Single tokens cannot hide an upload of their own size: it takes more than thirty times as long. The paper says that
 # swapping takes a time "approximately equal to or slightly larger than" that of a decode iteration (section 4.1); with
@@ -324,9 +328,9 @@ plt.show()
 fast_link = replace(gpu, link=gpu.bandwidth)  # a machine of our own
 prompts = asks_opt(*[(2000, 2)] * 6)
 runs = {
-    "prompts": play_opt("fluid", prompts, batching__token_budget=4096, kv_memory="4GiB"),
-    "tokens": play_opt("fluid", crowd),
-    "tokens,\nfast link": play_opt("fluid", crowd, hardware=fast_link),
+    "prompts": play_opt("fluid", prompts, batching__token_budget=4096, kv_memory="4GiB", **ROTATE),
+    "tokens": play_opt("fluid", crowd, **ROTATE),
+    "tokens,\nfast link": play_opt("fluid", crowd, hardware=fast_link, **ROTATE),
 }
 split = {name: [run.metrics["transfers"][key] for key in ("hidden_s", "exposed_s")] for name, run in runs.items()}
 figure, axes = plt.subplots(figsize=(7.4, 2.6))
@@ -353,6 +357,76 @@ plt.show()
 # %% [markdown]
 # Whole prompts hide nearly all of their transfers, single tokens next to nothing on this link. On the fast link they
 # hide most.
+#
+# ## Back-pressure, and attention where the KV lies
+#
+# **A third count by hand.** How much can rotating gain? An iteration of single tokens reads the weights, $W$ bytes, and
+# a device full of KV, $M$ bytes. Meanwhile the link uploads $(W + M) \cdot \text{link} / \text{bandwidth}$ bytes. So
+# an iteration that does not wait for the link attends, beside $M$, at most this part of $M$:
+#
+# $$\frac{\text{link}}{\text{bandwidth}} \left(1 + \frac{W}{M}\right).$$
+#
+# Two other ways need less of the link:
+#
+# - **Back-pressure**, the default of `fluid` (`memory.overflow=pause`): the newest requests pause, with their KV on the
+#   host, until there is room again.
+# - **Attention where the KV lies** (`memory.turns=host`): the host attends the KV in its own memory, while the device
+#   attends its own. With `memory.passes=2` the device computes one half of the batch while the host attends the other.
+#
+# Predict the order at 2 GiB.
+
+# %%
+WAYS = {
+    "vllm": ("vllm", {}, ORANGE),
+    "rotate": ("fluid", ROTATE, GREY),
+    "pause": ("fluid", {}, GREEN),
+    "host": ("fluid", {"memory__turns": "host", "memory__passes": 1}, BLUE),
+    "host, 2 passes": ("fluid", {"memory__turns": "host", "memory__passes": 2}, PURPLE),
+}
+short = [1.5, 2, 3, 4]
+ways = {
+    name: [play_opt(technique, crowd, kv_memory=f"{1024 * size:.0f}MiB", **options) for size in short]
+    for name, (technique, options, _) in WAYS.items()
+}
+titles = {
+    "time for all 32": lambda run: run.history.last_s,
+    "time to first token, mean": lambda run: run.metrics["ttft_s"]["mean"],
+    "longest gap of an answer": lambda run: run.metrics["latency_bound_s"],
+}
+figure, panels = plt.subplots(1, 3, figsize=(10.4, 2.9))
+for axes, (title, seconds_in) in zip(panels, titles.items()):
+    for name, (*_, colour) in WAYS.items():
+        axes.plot(short, [seconds_in(run) for run in ways[name]], "o-", color=colour, label=name)
+    axes.set_xticks(short)
+    axes.set_xlabel("GiB for KV")
+    axes.set_ylabel("s")
+    axes.set_ylim(0)
+    axes.set_title(title, loc="left", fontsize=9)
+panels[2].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+figure.tight_layout()
+gains = [gpu.link / gpu.bandwidth * (1 + 2 * weights / (size * 2**30)) for size in short]
+print("rotating can add", ", ".join(f"{gain:.0%}" for gain in gains))
+took = {name: [run.history.last_s for run in runs_of] for name, runs_of in ways.items()}
+crossed = {}
+for name, (_, run, *_) in ways.items():  # with 2 GiB
+    transfers, host = run.metrics["transfers"], run.metrics["on_host"]
+    crossed[name] = (transfers["to_host"]["bytes"] + transfers["to_device"]["bytes"]) / 1e9
+    print(f"{name:14} {run.history.last_s:.2f} s, {crossed[name]:5.1f} GB of KV over the link, ", end="")
+    print(f"{run.metrics['evictions']:2} evictions, {host['awaited_s']:.2f} s waited for the host")
+print("pausing against vllm:", ", ".join(f"{one / other - 1:+.1%}" for one, other in zip(took["pause"], took["vllm"])))
+for vllm, rotate, pause, host, twice in [*zip(*took.values())][:3]:
+    assert host < 0.85 * pause and pause < 0.97 * vllm and rotate > 1.3 * vllm and twice > 1.15 * host
+assert 0.2 < gpu.host.bandwidth / gpu.bandwidth < 0.21 and 6 < gpu.host.bandwidth / gpu.link < 7
+assert crossed["rotate"] > 50 * crossed["pause"]
+assert ways["pause"][1].metrics["latency_bound_s"] > 5 * ways["rotate"][1].metrics["latency_bound_s"]
+plt.show()
+
+# %% [markdown]
+# Rotating moves a hundred times as many bytes as pausing, over a link with a thirtieth of the memory's bandwidth: it is
+# the slowest where memory is short. Pausing leads `vllm` by about as much as with 4 GiB, where everything fits. Its
+# price is in the right chart: a gap of 0.7 s or more, where rotating has at most 0.1 s. The host reads a fifth as fast
+# as the GPU, but six times as fast as the link, and beside the device: with one pass this is the fastest. With two the
+# device hardly waits for the host, but reads the weights twice: that is slower here, with 3 GiB even than pausing.
 #
 # ## Packing: the bubbles of attention
 #
@@ -428,8 +502,8 @@ assert (len(pack(unlucky)), fewest(unlucky)) == (4, 3)
 #
 # ### Who executes the lanes
 #
-# A plan that is only drawn saves nothing. On a GPU one program walks the list of each lane. On a CPU the pieces of a
-# lane are one call, and as many lanes run at once as torch has threads:
+# On a GPU one program walks the list of each lane. On a CPU the pieces of a lane are one call, and as many lanes run at
+# once as torch has threads; with one thread, or with single tokens alone, all lanes are one call:
 
 # %%
 from minifuse.attention.packed import PackedAttention
@@ -481,15 +555,24 @@ plt.show()
 
 # %% [markdown]
 # Nearly all bubbles of this run are of type B: single tokens beside a prompt. Packed, the lanes take about half of
-# the time of all lanes together, and the prompts are no slower. Note
-# what is *not* shown: the time of the iteration. Where the machine runs as many lanes at once as there are pieces, a
-# wave ends with its longest piece, packed or not; packing then frees processors, and saves time only if there is
-# other work for them.
-#
+# the time of all lanes together. Where the machine runs as many lanes at once as there are pieces, a wave still ends
+# with its longest piece, and packing only frees processors. With more pieces than lanes it saves time: in the next cell
+# each of the card's 128 processors attends one of the 32 heads of a lane, so four lanes run at once.
+
+# %%
+in_lanes = {"kv_memory": "8GiB", "hardware": replace(gpu, processors=128)}
+apart, together = (
+    play_opt("fluid", stream, attention=attention, **in_lanes).metrics["normalized_latency_s"]["mean"]
+    for attention in ("paged", "packed")
+)
+print(f"{1e3 * apart:.2f} ms a token with a lane for each piece, {1e3 * together:.2f} packed")
+assert 0.95 * apart < together < apart
+
+# %% [markdown]
 # ## One knob to turn: the token budget
 #
-# The budget bounds an iteration, and with it the longest gap between two tokens of a request. A small one cuts
-# prompts into many pieces. Predict which of the three curves rise with the budget, and which fall.
+# The budget bounds the tokens of prompts in an iteration, and so the longest gap between two tokens of a request. A
+# small one cuts prompts into many pieces. Predict which of the three curves rise with the budget, and which fall.
 
 # %%
 budgets = [32, 64, 128, 256, 512, 1024]
@@ -519,18 +602,22 @@ plt.show()
 
 # %% [markdown]
 # Beyond the ridge the left and the middle curve are next to flat, and the gap goes on growing for next to nothing,
-# until no iteration has as many tokens as the budget allows: 512 and 1,024 are the same run.
+# until no iteration has as many tokens of prompts as the budget allows: 512 and 1,024 are the same run.
 #
 # ## Where this idea loses
 #
-# The crowd of the beginning, with 2, 4 and 8 GiB for KV. Where does `fluid` win, and where not?
+# The crowd of the beginning, with 2, 4 and 8 GiB for KV, and `fluid` rotating. Where does it win, and where not?
 
 # %%
 sizes = [2, 4, 8]
-contest = {name: [play_opt(name, crowd, kv_memory=f"{size}GiB") for size in sizes] for name in COLOURS}
-fast = play_opt("fluid", crowd, hardware=fast_link)
+rivals = {"orca": ({}, BLUE), "vllm": ({}, ORANGE), "fluid": (ROTATE, GREEN)}
+contest = {
+    name: [play_opt(name, crowd, kv_memory=f"{size}GiB", **options) for size in sizes]
+    for name, (options, _) in rivals.items()
+}
+fast = play_opt("fluid", crowd, hardware=fast_link, **ROTATE)
 figure, panels = plt.subplots(1, 2, figsize=(8.4, 2.9))
-for name, colour in COLOURS.items():
+for name, (_, colour) in rivals.items():
     panels[0].plot(sizes, [run.history.last_s for run in contest[name]], "o-", color=colour, label=name)
     panels[1].plot(sizes, [run.metrics["ttft_s"]["mean"] for run in contest[name]], "o-", color=colour)
 panels[0].plot([2], [fast.history.last_s], "^", color=GREEN, label="fluid, fast link")
@@ -543,7 +630,9 @@ for axes, title in zip(panels, ("time for all 32", "time to first token, mean"))
     axes.set_title(title, loc="left", fontsize=9)
 panels[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
-took = {name: [run.history.last_s for run in runs] for name, runs in contest.items()}
+took = {name: [run.history.last_s for run in runs_of] for name, runs_of in contest.items()}
+for name, machine in (("as in the data sheet", gpu), ("as fast as the memory", fast_link)):
+    print(f"2 GiB, link {name}: rotating can add {machine.link / machine.bandwidth * (1 + 2 * weights / 2**31):.0%}")
 assert took["fluid"][0] > 1.3 * took["orca"][0]
 assert took["fluid"][2] < took["vllm"][2]
 assert fast.history.last_s < 0.8 * took["vllm"][0]
@@ -553,40 +642,40 @@ plt.show()
 # Where everything fits, nothing moves, and `fluid` is the fastest of the three and answers first. Where it does not
 # fit, each iteration uploads anew the KV that does not stay, over a link that is thirty times as slow as the device's
 # memory: `fluid` then takes longer than `orca`, which lets requests wait. With a link as fast as the memory the same
-# run is faster than both. So the idea stands or falls with one number of the machine, the ratio of bandwidth and link.
-# Note the right chart: even where it is slow in all, its first tokens come early, because no
-# request waits for memory.
+# run is faster than both. So the idea stands or falls with two ratios: of link and bandwidth, and of weights and KV
+# memory. The crowd fits 4 GiB, so beside 2 GiB it needs at most 100% more; compare the printed bounds. Note the right
+# chart: even where it is slow in all, its first tokens come early, because no request waits for memory.
 #
 # ## Exercises
 #
 # 1. A machine has 300 T operations/s, 1.5 TB/s and a link of 450 GB/s. How many tokens saturate it? How many times as
-#    long as its attention does the upload of a decoding request take? Is `fluid` faster than `vllm` there, with the
-#    crowd and 2 GiB? *Hint: both counts by hand; then `replace(gpu, flops=300e12, bandwidth=1.5e12, link=450e9)` is the
-#    machine, to be given as `hardware`.*
+#    long as its attention does the upload of a decoding request take? How much can rotating add to 2 GiB, and is it
+#    faster than `vllm` there, with the crowd? *Hint: the counts by hand; then
+#    `replace(gpu, flops=300e12, bandwidth=1.5e12, link=450e9)` is the machine, to be given as `hardware`.*
 #    <details><summary>Answer</summary>
-#    200 tokens; 1500/450, about 3.3 times. It is: 2.0 s against 2.8 s. An upload need not be hidden whole to be worth
-#    its while; here two thirds of the seconds of transfers are waited for.
+#    200 tokens; 1500/450, about 3.3 times. 0.3 (1 + 13.3 / 2.1), more than 200%. It is: 2.0 s against 2.8 s, and 2.5 s
+#    with pausing. An upload need not be hidden whole to be worth its while; here two thirds of the seconds of
+#    transfers are waited for.
 #    </details>
 # 2. Pack pieces of 10, 7, 6, 4, 3, 3, 2 by hand, then with `pack`. Which lanes are there, and how large is the idle
 #    part? *Hint: no lane is longer than 10.*
 #    <details><summary>Answer</summary>
 #    [10], [7, 3], [6, 4], [3, 2]: only the last has a bubble, 5 of 40, an eighth.
 #    </details>
-# 3. Play the six requests with `memory__turns="sequences"`, and with `"layers"` and no `memory__buffer`. How many waves
-#    are there, and how many bytes go up? Why are there so few waves with `layers`? *Hint:
-#    `run.metrics["transfers"]["to_device"]["bytes"]`.*
+# 3. Play the six requests with `**ROTATE, memory__turns="sequences"`, and with `memory__turns="layers"` and a
+#    `memory__buffer` of 0.25 and of 1. How many waves are there, and how many bytes go up? *Hint:
+#    `run.metrics["transfers"]["to_device"]["bytes"]`; slots of the buffer hold one layer, of all layers in turn.*
 #    <details><summary>Answer</summary>
-#    367,104 bytes with the default, 403,968 with the other two, where nothing stays on the device. `sequences` needs up
-#    to six waves, `layers` two in every iteration: the device then holds the KV of one layer at a time, three times as
-#    many tokens here, and half of it is one wave.
+#    `sequences`: 403,968 bytes, in up to six waves; nothing stays on the device. `layers` with 0.25: 218,112, in up to
+#    five; three quarters of the device keep their KV. With 1: 403,968, in two waves in every iteration; one layer at a
+#    time has all of the device, with room for three times as many tokens here.
 #    </details>
 # 4. Why is KV that was uploaded and attended not copied back to the host? How many tokens go down in the run with
-#    `memory__turns="sequences"`, and how many more would, if it were? *Hint: count first; then
+#    `**ROTATE, memory__turns="sequences"`, and how many more would, if it were? *Hint: count first; then
 #    `run.metrics["transfers"]`, at 1,536 bytes a token.*
 #    <details><summary>Answer</summary>
-#    The host still has it. KV of a token never changes once it is written; only the new token's KV has to go down. So
-#    each of the 66 tokens computed goes down once, 101,376 bytes. The 403,968 bytes that go up are 263 tokens; all of
-#    these would go down again.
+#    The host still has it. KV of a token never changes once it is written; only the new token's KV has to go down: each
+#    of 66 tokens once, 101,376 bytes. The 403,968 bytes that go up are 263 tokens; all would go down again.
 #    </details>
 # 5. Find another case of seven pieces, the longest of them 12, for which `pack` opens a lane too many, and the best
 #    packing of it. *Hint: a loop with `fewest` over `[12] + [drawn.randint(2, 8) for _ in range(6)]`; about one case in
@@ -595,11 +684,17 @@ plt.show()
 #    For example [12, 8, 6, 3, 3, 2, 2]: the rule makes [12], [8, 3], [6, 3, 2], [2]. Three lanes do: [12], [8, 2, 2],
 #    [6, 3, 3].
 #    </details>
+# 6. Draw 64 requests as the crowd was, and play them with 1.5 GiB and the host, in one pass and in two. Which is
+#    faster, and why not with 32? *Hint: `run.metrics["on_host"]`, the iterations, and $W / \text{bandwidth}$.*
+#    <details><summary>Answer</summary>
+#    Two passes: 5.3 s against 6.3 s. In an iteration the host attends for 16.8 ms, and reading the weights once more
+#    takes 13.2 ms. With 32 requests the host attends for 6.2 ms.
+#    </details>
 #
 # ## How the papers tell it, and what we do differently
 #
 # - FluidInfer (figure 8) moves KV to and fro, so that everything takes turns. We keep a copy on the host, and the
-#   first requests on the device (`memory.turns`).
+#   first requests on the device (`memory.turns`). The default, pausing, and attention by the host are our additions.
 # - FluidInfer takes the swapping time of $x$ tokens as about that of a decode (4.1). With PCIe at 32 GB/s it is some
 #   thirty times that. The figures in `benchmarks/results` are drawn for both: this link, and one as fast as the memory.
 # - The packing is the greedy rule of 4.2, read literally. The cost of a piece is the longer of its arithmetic and its
@@ -607,12 +702,13 @@ plt.show()
 # - We refuse no number of requests, but the host's memory is finite too: a request waits when the host has no room
 #   for its longest answer.
 # - The paper's 2x to 4x over vLLM (section 6) are simulated, with arrivals over time and four cards; this chapter
-#   does not repeat them. `docs/fluidinfer.md` has every decision with its reason.
+#   does not repeat them.
 #
 # ## Further reading
 #
-# - `docs/fluidinfer.md`: what the paper fixes, and what was decided here.
-# - Sheng et al., *FlexGen* (2023): weights and KV from host memory, for throughput alone.
+# - `docs/fluidinfer.md`: what the paper fixes, and what was decided here, with reasons.
+# - Sheng et al., *FlexGen* (2023): weights and KV from host memory, for throughput alone. Jiang et al., *NEO* (2024):
+#   attention by the host.
 # - Agrawal et al., *Sarathi-Serve* (OSDI 2024): the token budget. `minifuse explain fluid`.
 #
 # **Next:** waves, blocks and pieces of prompts all end in one attention call; chapter 11 writes the kernel that

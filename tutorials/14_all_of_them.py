@@ -454,8 +454,8 @@ figure.tight_layout()
 
 # %% [markdown]
 # Read a line as a bill. `static`, `dynamic` and `baton` pay in idle tokens. `fusion` refuses what is longer than a
-# buffer (chapter 5). `pensieve` computes nothing again and copies instead. `fluid` copies most, `fastserve` evicts
-# most. The last three columns are what the bill comes to here.
+# buffer (chapter 5). `pensieve` computes nothing again and copies instead. `baton-pd` copies most, `fastserve`
+# evicts most. The last three columns are what the bill comes to here.
 #
 # ## Two of them at the knee
 #
@@ -579,12 +579,12 @@ for kind in many_kinds:
 # %% [markdown]
 # `>` stands where no seed has it the other way round, `~` where one has, or where the two are equal with all seeds.
 #
-# No column is dark from top to bottom. `fluid` is in front in four rows of seven, alone or level with `fastserve`, and
-# falls behind where KV can be shared and where memory is small. `fastserve` is in front where first tokens are what is
-# late, and no help where prompts take most of the time. `baton-pd` is at home where prompts are equally long: it
-# computes them together, before a row is free (chapter 9). `static` is late everywhere at these rates. `fusion` pays
-# for prompts beside the main stream, and for buffers of equal width, in which nothing fits with small memory. That
-# `fusion` reads adjacent buffers is a difference in code, which virtual time does not know.
+# No column is dark from top to bottom. `fluid` is in front in five rows of seven, alone or level with `fastserve` or
+# `pensieve`, and falls behind where a beginning is shared. `fastserve` is in front where first tokens are what is late,
+# and no help where prompts take most of the time. `baton-pd` is at home where prompts are equally long: it computes
+# them together, before a row is free (chapter 9). `static` is late everywhere at these rates. `fusion` pays for prompts
+# beside the main stream, and for buffers of equal width, in which nothing fits with small memory. That `fusion` reads
+# adjacent buffers is a difference in code, which virtual time does not know.
 #
 # ### The causes
 #
@@ -613,9 +613,8 @@ figure.tight_layout()
 # - *Documents*: a prompt of a thousand tokens takes an iteration that everyone waits for. `fluid` cuts it.
 # - *Conversations*: only `pensieve` still has the history. *One beginning*: those that share it compute it once, the
 #   others for each request.
-# - *Small memory*: `orca` reserves room for the longest possible answer, so that fewer run at once. `vllm`, `pensieve`
-#   and `fastserve` take room as it is needed. `fluid` runs the most, and pays with KV that crosses the link in each
-#   iteration.
+# - *Small memory*: `orca` reserves room for the longest possible answer, so fewer run at once. The others take room as
+#   needed. When there is none, `vllm` computes KV again; `pensieve`, `fastserve` and `fluid` copy it.
 #
 # Are the leads of `fluid` its own? `orca` has a bound on the tokens of an iteration too, which is off unless it is set.
 # And in the rows of spread answers and bursts, `fluid` has no 32 places to fill.
@@ -631,11 +630,12 @@ for kind in ("spread answers", "chat in bursts"):
     workload, rate, memory, count = many_kinds[kind]
     wide = [once("orca", workload.requests(rate, count, seed), 96)["goodput"]["requests"] for seed in range(3)]
     print(f"orca with 96 places, {kind}: {100 * mean(wide) / count:.0f}% in time")
-assert {one["latency_bound_s"] for one in cut} == {one["latency_bound_s"] for one in found["documents", "fluid"]}
+for one, two in zip(cut, found["documents", "fluid"]):
+    assert abs(one["latency_bound_s"] / two["latency_bound_s"] - 1) < 0.03
 
 # %% [markdown]
-# The same gaps, to the last digit. What wins on documents is cutting prompts, and in the other two rows it is places,
-# under whichever name.
+# The same gaps, but for 3% at most: the budget of `fluid` does not count single tokens. What wins on documents is
+# cutting prompts, and in the other two rows it is places, under whichever name.
 # %% [markdown]
 # ## Where a sweep loses
 #
@@ -729,8 +729,8 @@ for name, values in after.items():
 # 3. Which technique has the most requests in time at 25 a second if the bounds are 50 ms to the first token and 50 ms
 #    for each further one? And with 2 s and 15 ms? *Hint: assign to `BOUNDS`.*
 #    <details><summary>Answer</summary>
-#    With 50 and 50: `fastserve` with 91 of 96, one more than `fluid`; `orca` has 50. With 2 s and 15 ms `fastserve` has
-#    59, and `orca`, `vllm` and `fluid` have all 96. The bounds choose the winner.
+#    With 50 and 50: `fastserve` and `fluid`, with 91 of 96; `orca` has 50. With 2 s and 15 ms `fastserve` has 59, and
+#    `orca`, `vllm` and `fluid` have all 96. The bounds choose the winner.
 #    </details>
 # 4. Sweep `batching__token_budget` of `orca` over 64, 128, 256, 512, 1024 and 4096 for `documents` at 16 a second, 32
 #    places. What goes wrong at either end? *Hint: how many documents can be computed in a second?*

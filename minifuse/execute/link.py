@@ -147,8 +147,8 @@ class Link:
         return self.rates.to_host.seconds(num_tokens * down), self.rates.to_device.seconds(num_tokens * up)
 
     def _times(self, plan: Plan, computing_s: float) -> PlanTimes:
-        """Return how long the parts of a plan compute. A single wave takes all the seconds."""
-        if self.times is not None and (len(plan.waves) > 1 or self.activations is not None):
+        """Return how long the parts of a plan compute. A single wave on the device takes all the seconds."""
+        if self.times is not None and (len(plan.waves) > 1 or "host" in plan.tiers):
             return self.times(plan)
         tokens = [sum(work.num_tokens for work in plan.work[start:stop]) for start, stop in plan.waves]
         return PlanTimes([0.0] * len(plan.parts), [computing_s * count / sum(tokens) for count in tokens])

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from minifuse.simulate.measured import MeasuredCost
 
 
-USED_BY = {"layers": ("layers",), "buffer": ("layers",), "passes": ("host",), "beyond": ("host", "layers")}
-MEASURED = ("profile", "token_budget", "beyond", "passes", "buffer")  # what a machine's profile tells
+USED_BY = {"layers": ("layers",), "buffer": ("layers",), "split": ("host",), "beyond": ("host", "layers")}
+MEASURED = ("profile", "token_budget", "beyond", "split", "buffer")  # what a machine's profile tells
 
 
 class ServedText(ServedModel):
@@ -110,8 +110,8 @@ class ServedText(ServedModel):
         - `lanes`: how many lanes of attention the machine runs at once.
         - `layers`: the number of layers of the model, if layers take turns.
         - `balance`: the machine's operations per byte read, divided by the query heads that share a KV head.
-        - `beyond`, `passes`: how many KV tokens the host attends in an iteration, and in how many passes; or how many
-          the link uploads, and the `buffer` for two waves of them.
+        - `beyond`, `split`: how many KV tokens the host attends in an iteration, and from how many on in two passes; or
+          how many the link uploads, and the `buffer` for two waves of them.
         """
         settings, config = self.settings, self.source.config
         if option in USED_BY:
@@ -163,7 +163,7 @@ class ServedText(ServedModel):
                 return cost.num_lanes
             case "balance":
                 return machine.rate(cost.element) / machine.bandwidth * config.num_kv_heads / config.num_heads
-            case "beyond" | "passes" | "buffer":
+            case "beyond" | "split" | "buffer":
                 return self._beyond(cost, option, beside["turns"])
         return None
 
@@ -172,7 +172,7 @@ class ServedText(ServedModel):
         capacity = self.kv_bytes // self.slot_bytes
         if turns == "host":
             found = on_host(cost, self._link(cost), capacity) if cost.host_attends else None
-            return None if found is None else found.tokens if option == "beyond" else found.passes
+            return None if found is None else found.tokens if option == "beyond" else found.split
         tokens = through_the_link(cost, self._link(cost), capacity)
         longest = max(tokens, self.source.config.max_context)  # of a wave
         return tokens or None if option == "beyond" else min(1.0, 2 * longest / (capacity * self.num_layers))

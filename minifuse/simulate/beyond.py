@@ -17,23 +17,35 @@ class OnHost(NamedTuple):
     """How many KV tokens the host attends in an iteration, and in how many passes."""
 
     tokens: int
-    passes: int
+    passes: int = 1
 
 
-def on_host(cost: Callable[[Plan], float], link: Link, capacity: int) -> OnHost:
-    """Find what the host attends where tokens per second are the most, with a device full of KV.
+class Sized(NamedTuple):
+    """What a host attends.
 
-    Args:
-        capacity: KV tokens of the device.
+    Attributes:
+        tokens: KV tokens with which tokens per second are the most, the device being full of KV.
+        split: KV tokens from which on two passes are faster than one; None: never.
     """
-    tokens = sorted({max(1, round(share * capacity)) for share in SHARES})
-    found = [OnHost(count, passes) for passes in (1, 2) for count in tokens]
-    return max(found, key=lambda one: (capacity + one.tokens) / _seconds(cost, link, capacity, one))
+
+    tokens: int
+    split: int | None
+
+
+def on_host(cost: Callable[[Plan], float], link: Link, capacity: int) -> Sized:
+    """Find what the host attends beside a device that has KV of `capacity` tokens."""
+    counts = sorted({max(1, round(share * capacity)) for share in SHARES})
+    seconds = {
+        one: _seconds(cost, link, capacity, one) for count in counts for one in (OnHost(count), OnHost(count, 2))
+    }
+    best = max(seconds, key=lambda one: (capacity + one.tokens) / seconds[one])
+    faster = (count for count in counts if seconds[OnHost(count, 2)] < seconds[OnHost(count)])
+    return Sized(best.tokens, next(faster, None))
 
 
 def through_the_link(cost: Callable[[Plan], float], link: Link, capacity: int) -> int:
     """Count the KV tokens that the link uploads during an iteration with a device full of KV."""
-    seconds = cost(_iteration(capacity, OnHost(0, 1)))
+    seconds = cost(_iteration(capacity, OnHost(0)))
     uploading_s = link.seconds([Move("upload", 0, 0, capacity, "host")])
     return int(capacity * seconds / uploading_s) if uploading_s else 0
 

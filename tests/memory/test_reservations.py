@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from helpers import asks, breach, refusal
+from helpers import asks, breach, make_engine, refusal, run_all
 
 from minifuse.core.errors import RequestRefused
 from minifuse.core.plan import Extent, Layout, Placement, Plan, Proposal, Span, Work
@@ -185,3 +185,13 @@ def test_a_broken_rectangle_is_found() -> None:
     for memory in (same_row, beyond, outside, empty):
         with breach("conservation"):
             memory.check_integrity()
+
+
+def test_orca_may_set_aside_more_than_a_request_asks_for() -> None:
+    """As where lengths are not known: of 20 slots, each request gets 9, though it needs 5; so two run at once."""
+    engine = make_engine("orca", capacity=20, settings={"memory.per_request": 9})
+    steps = run_all(engine, [asks(f"r{i}", 3, 3) for i in range(3)])
+    assert [len(step.plan.work) for step in steps] == [2, 2, 2, 1, 1, 1]
+    assert steps[0].usage.reserved == 18
+    with pytest.raises(RequestRefused, match="may need KV for 9 tokens and memory holds 8"):
+        make_engine("orca", capacity=8, settings={"memory.per_request": 9}).submit(asks("a", 3, 3))

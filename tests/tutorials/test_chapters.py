@@ -33,7 +33,7 @@ BOX = ("Claim", "Setting", "What we measure", "Agreement", "Errata")  # a paper'
 BOX_WORDS = (120, 350)
 VERDICTS = re.compile(r"\b(agrees?|below|above|undecided|not measured)\b")
 PAPERS = {"05": "flover", "06": "flover", "07": "batchmaker", "08": "pensieve", "09": "baton", "10": "fluidinfer"}
-FIGURE = re.compile(r"\b[a-z]+-(?:fig|table)\d+(?:\.\d+)?")
+FIGURE = re.compile(r"\b[a-z]+-(?:(?:fig|table)\d+(?:\.\d+)?|short\b)")
 FOREIGN = re.compile(r"/(?:work|root|home|opt|tmp)/")  # paths of the machine on which it ran
 
 

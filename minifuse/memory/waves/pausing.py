@@ -29,13 +29,14 @@ class Beyond:
         tier: "host": the host attends it. "shared": each layer's passes through slots that the layers share.
         limit: tokens of it in an iteration, at most; 0: none.
         num_shared: blocks that the layers share.
-        passes: 2: the device computes one half of the batch while the host attends the other.
+        split: if the host attends so many tokens or more, the device computes one half of the batch while the host
+            attends the other, in two passes; None: never.
     """
 
     tier: str = "host"
     limit: int = 0
     num_shared: int = 0
-    passes: int = 1
+    split: int | None = None
 
 
 class PausingTrial(Trial):
@@ -302,9 +303,9 @@ class Pausing:
             The waves, of which none belongs to both passes, and the passes; () if there is one.
         """
         on_host = [index for index, item in enumerate(work) if item.sequence in self.beyond]
-        if self.more.passes < 2 or len(on_host) < 2:
-            return tuple(waves), ()
         before = [*accumulate([work[index].stop for index in on_host], initial=0)]
+        if self.more.split is None or len(on_host) < 2 or before[-1] < self.more.split:
+            return tuple(waves), ()
         _, cut = min(
             (abs(2 * tokens - before[-1]), index) for tokens, index in zip(before[1:-1], on_host[1:], strict=True)
         )

@@ -70,10 +70,15 @@ class Waves(Memory):
         )
         passes: int | None = option(
             None,
-            "2: the device computes one half of the batch while the host attends the other; none: whichever is faster, "
-            "if that is known, or 1",
+            "2: the device computes one half of the batch while the host attends the other; none: by memory.split",
             minimum=1,
             maximum=2,
+        )
+        split: int | None = option(
+            None,
+            "KV tokens attended by the host from which on an iteration has two passes; none: where two are faster, if "
+            "that is known, or never",
+            minimum=1,
             offered=True,
         )
         buffer: float | None = option(
@@ -96,11 +101,12 @@ class Waves(Memory):
                     f"memory.turns is {self.turns} and memory.overflow is {self.overflow}: give "
                     f"memory.overflow={other}, or another memory.turns."
                 )
-            needs = {"beyond": PAUSING, "passes": ("host",), "layers": ("layers",), "buffer": (*ROTATING, "layers")}
-            for name, turns in needs.items():
+            needs = {"beyond": PAUSING, "passes": ("host",), "split": ("host",), "layers": ("layers",)}
+            for name, turns in {**needs, "buffer": ("layers",)}.items():
                 rotates = name == "buffer" and self.overflow == ROTATE
                 if getattr(self, name) is not None and self.turns not in turns and not rotates:
                     wanted = " or ".join(f"memory.turns={one}" for one in turns)
+                    wanted += f" or memory.overflow={ROTATE}" if name == "buffer" else ""
                     raise UsageError(
                         f"memory.{name} is {getattr(self, name):g} and memory.turns is {self.turns or 'none'}, for "
                         f"which it means nothing: leave it out, or give {wanted}."
@@ -144,7 +150,8 @@ class Waves(Memory):
         else:
             limit = 0 if own.turns is None else own.beyond or self.host_capacity
             tier = "shared" if own.turns == "layers" else "host"
-            self.way = Pausing(self.books, capacity, Beyond(tier, limit, num_shared, own.passes or 1))
+            split = own.split if own.passes is None else None if own.passes == 1 else 1
+            self.way = Pausing(self.books, capacity, Beyond(tier, limit, num_shared, split))
 
     def check(self, *prompts: Request) -> None:
         most = max(prompts, key=lambda prompt: prompt.max_cached)
@@ -154,6 +161,8 @@ class Waves(Memory):
         in_turn = blocks <= shared and most.max_cached <= (self.options.beyond or self.host_capacity)
         if blocks > num_blocks and not in_turn:
             instead = "" if shared else ", or give memory.turns=layers and memory.buffer=1, to hold one layer at a time"
+            if shared and (self.options.buffer or BUFFER) < 1:
+                instead = ", or raise memory.buffer"
             have = f"has {num_blocks}" + (f", and {shared} of one layer" if shared else "")
             raise RequestRefused(
                 f"Request {most.id!r} may need {blocks} blocks of {self.size} KV tokens on the device, where attention "

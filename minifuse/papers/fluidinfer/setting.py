@@ -44,6 +44,7 @@ HOST = Contender("host", "host", "fluid", {"memory.turns": "host"})
 LAYERS = Contender("layers", "layers", "fluid", {"memory.turns": "layers"})
 PARTS = (
     Contender("concatenated", "concat.", "fluid", stages={"memory": "paged", "attention": "paged"}),
+    Contender("packed", "+ pack", "fluid", stages={"memory": "paged"}),
     ROTATE,
     FLUID,
     HOST,

@@ -53,7 +53,7 @@ WAVES = {
     "memory.buffer": one_of([0.0, 0.125, 0.5]),
     "memory.turns": one_of([None, "host", "layers", "rest", "sequences"]),
     "memory.beyond": one_of([None, 9, 20]),
-    "memory.passes": one_of([1, 2]),
+    "memory.split": one_of([None, 1, 12]),
 }
 FEEDBACK = {  # a step takes 0.01 s
     "batching.quantum": one_of([0.005, 0.01, 0.03]),
@@ -124,10 +124,10 @@ class TextScenario(Scenario):
         """Return the options of waves that suit what takes turns."""
         turns = settings["memory.turns"]
         if turns in ("rest", "sequences"):
-            return {"memory.overflow": "rotate", "memory.beyond": None, "memory.passes": None}
+            return {"memory.overflow": "rotate", "memory.beyond": None, "memory.split": None}
         fitting: dict[str, Any] = {"memory.buffer": None}
         if turns != "host":
-            fitting["memory.passes"] = None
+            fitting["memory.split"] = None
         if turns is None:
             fitting["memory.beyond"] = None
         if turns == "layers":

@@ -27,7 +27,7 @@ from minifuse.memory.waves.waves import Waves
 FEW = {"kinds": ("few",), "memory__block_size": 1, "memory__host": None}
 TURNS = {**FEW, "memory__turns": "sequences"}
 PAUSE = {**FEW, "memory__turns": None}
-ON_HOST = {**FEW, "memory__turns": "host", "memory__beyond": None, "memory__passes": 1}
+ON_HOST = {**FEW, "memory__turns": "host", "memory__beyond": None, "memory__split": None}
 LAYERS = {**FEW, "memory__turns": "layers", "memory__beyond": None, "memory__buffer": 0.5}
 STAYING = {**TURNS, "memory__turns": "rest", "memory__buffer": 0.0}
 
@@ -169,7 +169,7 @@ def the_host_attends_more_than_it_can(fits: Any, self: PausingTrial, tokens: int
     return True
 
 
-@defect("fluid", "exact", **{**ON_HOST, "memory__passes": 2})
+@defect("fluid", "exact", **{**ON_HOST, "memory__split": 1})
 @instead_of(texts, "in_turn")
 def the_logits_of_two_passes_are_exchanged(in_turn: Any, passes: Any) -> Any:
     logits = in_turn(passes)

@@ -144,6 +144,17 @@ def test_two_passes_have_half_of_the_hosts_tokens_each() -> None:
     assert rounds.placed.waves == (Span(0, first), Span(first, cut), Span(cut, 5))
 
 
+@pytest.mark.parametrize(("split", "passes"), [(10, 2), (11, 0)])
+def test_two_passes_from_so_many_tokens_on_the_host_on(split: int, passes: int) -> None:
+    """In the fourth round b and c have 5 tokens each there."""
+    rounds = Grown(9, turns="host", split=split)
+    rounds.round(*[asks(name, 2, 9) for name in "abc"])
+    for _ in range(3):
+        rounds.round()
+    assert rounds.memory.way.beyond == {"b": 5, "c": 5}
+    assert len(rounds.placed.passes) == passes
+
+
 def test_what_passes_through_shared_slots() -> None:
     """12 slots of 2 layers, half of them shared: 6 that stay, and 12 of one layer. b and c pass in two waves."""
     rounds = Grown(12, turns="layers", layers=2, buffer=0.5)
@@ -208,7 +219,7 @@ def test_what_the_host_cannot_attend_pauses() -> None:
         ({"turns": "host", "overflow": "rotate"}, ("memory.overflow is rotate", "memory.overflow=pause")),
         ({"beyond": 5}, ("memory.beyond is 5 and memory.turns is none", "memory.turns=host or memory.turns=layers")),
         ({"passes": 2, "turns": "layers"}, ("memory.passes is 2 and memory.turns is layers", "memory.turns=host")),
-        ({"buffer": 0.2}, ("memory.buffer is 0.2 and memory.turns is none",)),
+        ({"buffer": 0.2}, ("memory.buffer is 0.2 and memory.turns is none", "=layers or memory.overflow=rotate")),
         ({"buffer": 0.7, "overflow": "rotate"}, ("memory.buffer is 0.7", "at most 0.5")),
         ({"layers": 2}, ("memory.layers is 2", "memory.turns=layers")),
     ],
@@ -222,5 +233,5 @@ def test_a_request_longer_than_what_takes_turns() -> None:
     """8 slots stay, 16 of one layer are shared; of what exceeds the device, 10 tokens are attended at most."""
     memory = Waves(16, Waves.Options(block_size=1, turns="layers", layers=2, buffer=0.5, beyond=10))
     memory.check(asks("a", 5, 6))
-    with refusal(RequestRefused, "'b' may need 11 blocks", "it has 8, and 16 of one layer"):
+    with refusal(RequestRefused, "'b' may need 11 blocks", "it has 8, and 16 of one layer", "or raise memory.buffer"):
         memory.check(asks("b", 5, 7))

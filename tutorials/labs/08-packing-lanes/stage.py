@@ -80,7 +80,7 @@ class LanesOfStudent(OfStudent, PackedStage):
                 raise StudentFault(f"lanes returned {shown(found)}: a lane without a piece is none; leave it out.")
             divided += [tuple([start + piece for piece in lane]) for lane in found]
         # the engine has the lanes of a wave behind those of the wave before it
-        return Layout(waves, lanes=tuple(divided))
+        return Layout(waves, lanes=tuple(divided), passes=placement.passes)
 
     def cost(self, item):
         """The student's estimate of one piece of work."""
