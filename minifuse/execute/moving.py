@@ -29,7 +29,8 @@ class AttendingInTiers:
         self.batch = attention.batch
         self._attention = attention
         self._moves = moves
-        self._storages = [cache.tiers[tier] for tier in plan.tiers]  # of each wave
+        tiers = cache.tiers
+        self._storages = [tiers[tier] for tier in plan.tiers]  # of each wave
         self._turn = 0  # waves attended so far, counted through all layers
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Attended:

@@ -35,19 +35,21 @@ class TieredStorage(KVStorage):
     ) -> None:
         super().__init__(config, num_slots, dtype, device)
         pinned = device.type == "cuda" and num_host_slots > 0
-        host = KVStorage(config, num_host_slots, dtype, torch.device("cpu"), pinned)
-        self.tiers: Mapping[Tier, KVStorage] = {
-            "device": self,
-            "host": host,
-            "shared": _SharedStorage(config, num_shared_slots, dtype, device),
-        }
+        self._host = KVStorage(config, num_host_slots, dtype, torch.device("cpu"), pinned)
+        self._shared = _SharedStorage(config, num_shared_slots, dtype, device)
+
+    @property
+    def tiers(self) -> Mapping[Tier, KVStorage]:
+        """Return the tensors of each tier. They are not kept: a cycle would keep them after the run."""
+        return {"device": self, "host": self._host, "shared": self._shared}
 
     def move(self, move: Move, layer: int | None = None) -> None:
         """Copy a move's slots in one layer or in all; source and target may overlap."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)
         source = slice(move.source, move.source + move.num_tokens)
         target = slice(move.target, move.target + move.num_tokens)
-        one, other = self.tiers[move.source_tier], self.tiers[move.target_tier]
+        tiers = self.tiers
+        one, other = tiers[move.source_tier], tiers[move.target_tier]
         for read_from, write_to in ((one.keys, other.keys), (one.values, other.values)):
             read, written = read_from[layers, source], write_to[layers, target]
             if layer is not None and read.is_cpu and written.is_cpu:

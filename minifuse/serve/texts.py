@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +28,7 @@ from minifuse.serve.assembly import Choices, Stages
 from minifuse.serve.engine import ServingExecutor
 from minifuse.serve.served import NOTHING_KNOWN, Offer, ServedModel, check_model
 from minifuse.serve.settings import Settings
-from minifuse.simulate.beyond import on_host, through_the_link
+from minifuse.simulate.beyond import Sized, on_host, through_the_link
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.simulate.profiles import KeptProfile
 
@@ -170,9 +171,10 @@ class ServedText(ServedModel):
     def _beyond(self, cost: Roofline | MeasuredCost, option: str, turns: str) -> float | None:
         """Return what can be attended beyond the device in an iteration; None: whatever the host holds."""
         capacity = self.kv_bytes // self.slot_bytes
+        if turns == "host" and not cost.host_attends:
+            return None
         if turns == "host":
-            found = on_host(cost, self._link(cost), capacity) if cost.host_attends else None
-            return None if found is None else found.tokens if option == "beyond" else found.split
+            return self._on_host.tokens if option == "beyond" else self._on_host.split
         tokens = through_the_link(cost, self._link(cost), capacity)
         longest = max(tokens, self.source.config.max_context)  # of a wave
         return tokens or None if option == "beyond" else min(1.0, 2 * longest / (capacity * self.num_layers))
@@ -210,6 +212,11 @@ class ServedText(ServedModel):
         activations = (down * cost.element, up * cost.element) if cost.host_attends else None
         kv_bytes = share.kv_bytes_per_token(self.settings.dtype)
         return Link(kv_bytes, cost.link_rates, self.num_layers, cost.times, activations)
+
+    @cached_property
+    def _on_host(self) -> Sized:
+        """Return what the host of the simulated machine attends."""
+        return on_host(self.cost, self._link(self.cost), self.kv_bytes // self.slot_bytes)
 
     @property
     def _has_ranks(self) -> bool:

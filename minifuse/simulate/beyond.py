@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from minifuse.core.places import Pages
 from minifuse.core.plan import Layout, Move, Plan, Span, Work
 from minifuse.execute.link import Link
 
-CONTEXT = 256  # tokens of each sequence in the simulated iterations
-SHARES = tuple(2 ** (number / 4) for number in range(-20, 25))  # of the device's KV: from a 32nd to 64 times
+CONTEXT, MOST = 256, 128  # tokens of each sequence in the simulated iterations, or more if these exceed `MOST`
+SHARES = tuple(2 ** (number / 2) for number in range(-8, 7))  # of the device's KV: from a 16th to 8 times
+BETWEEN = (2**-0.25, 2**0.25)  # two more shares beside the best
 
 
 class OnHost(NamedTuple):
@@ -34,13 +35,21 @@ class Sized(NamedTuple):
 
 def on_host(cost: Callable[[Plan], float], link: Link, capacity: int) -> Sized:
     """Find what the host attends beside a device that has KV of `capacity` tokens."""
-    counts = sorted({max(1, round(share * capacity)) for share in SHARES})
-    seconds = {
-        one: _seconds(cost, link, capacity, one) for count in counts for one in (OnHost(count), OnHost(count, 2))
-    }
-    best = max(seconds, key=lambda one: (capacity + one.tokens) / seconds[one])
-    faster = (count for count in counts if seconds[OnHost(count, 2)] < seconds[OnHost(count)])
-    return Sized(best.tokens, next(faster, None))
+    seconds: dict[OnHost, float] = {}
+
+    def best() -> OnHost:
+        return max(seconds, key=lambda one: (capacity + one.tokens) / seconds[one])
+
+    def simulate(shares: Iterable[float]) -> None:
+        for share in shares:
+            for passes in (1, 2):
+                one = OnHost(max(1, round(share * capacity)), passes)
+                seconds[one] = _seconds(cost, link, capacity, one)
+
+    simulate(SHARES)
+    simulate([share * best().tokens / capacity for share in BETWEEN])
+    faster = [count for count, passes in seconds if passes == 2 and seconds[OnHost(count, 2)] < seconds[OnHost(count)]]
+    return Sized(best().tokens, min(faster, default=None))
 
 
 def through_the_link(cost: Callable[[Plan], float], link: Link, capacity: int) -> int:
@@ -58,10 +67,11 @@ def _seconds(cost: Callable[[Plan], float], link: Link, capacity: int, beyond: O
 
 
 def _iteration(capacity: int, beyond: OnHost) -> Plan:
-    """Return a plan of single tokens; sequences of `CONTEXT` tokens fill the device, the host has others."""
-    here, there = _lengths(capacity), _lengths(beyond.tokens)
+    """Return a plan of single tokens; sequences of equal contexts fill the device, the host has others."""
+    context = max(CONTEXT, -(-capacity // MOST))
+    here, there = _lengths(capacity, context), _lengths(beyond.tokens, context)
     work = tuple([Work(f"s{i}", length - 1, length) for i, length in enumerate((*here, *there))])
-    places = tuple([Pages((0,), CONTEXT, "device" if i < len(here) else "host") for i in range(len(work))])
+    places = tuple([Pages((0,), context, "device" if i < len(here) else "host") for i in range(len(work))])
     cut = len(here) + (len(there) + 1) // 2
     ends = sorted({len(here), len(work)} | ({cut} if beyond.passes == 2 else set()))
     waves = tuple(map(Span, [0, *ends[:-1]], ends))
@@ -69,7 +79,11 @@ def _iteration(capacity: int, beyond: OnHost) -> Plan:
     return Plan(0, 0, work, places, layout=Layout(waves, passes=passes))
 
 
-def _lengths(tokens: int) -> list[int]:
-    """Divide tokens into sequences of `CONTEXT` tokens; the last may be shorter."""
-    whole, rest = divmod(tokens, CONTEXT)
-    return [CONTEXT] * whole + [rest] * bool(rest)
+def _lengths(tokens: int, context: int) -> list[int]:
+    """Divide tokens into sequences of equal contexts; the last may be shorter.
+
+    >>> _lengths(10, 4)
+    [4, 4, 2]
+    """
+    whole, rest = divmod(tokens, context)
+    return [context] * whole + [rest] * bool(rest)

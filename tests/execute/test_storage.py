@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -61,3 +64,16 @@ def test_out_to_the_host_and_back() -> None:
     assert torch.equal(storage.keys[:, :2], before.keys[:, 3:5])
     assert torch.equal(storage.values[:, :2], before.values[:, 3:5])
     assert torch.equal(storage.values[:, 2:], before.values[:, 2:])
+
+
+def test_tensors_are_freed_with_the_storage() -> None:
+    """Without a cycle, which would keep them until the garbage collector runs."""
+    gc.disable()
+    try:
+        storage = TieredStorage(CONFIGS["llama"], 4, torch.float32, torch.device("cpu"), 4, 4)
+        assert {*storage.tiers} == {"device", "host", "shared"}
+        kept = [weakref.ref(tier.keys) for tier in storage.tiers.values()]
+        del storage
+        assert [one() for one in kept] == [None] * 3
+    finally:
+        gc.enable()
