@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.core.errors import RequestRefused
+from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.plan import Extent, Placement, Plan, Proposal, Reason, Span
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Request, Sequence
@@ -48,6 +48,8 @@ class Contiguous(Memory):
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
         self.least: int = 0 if options is None else options.per_request or 0
+        if self.least > capacity:
+            raise UsageError(f"memory.per_request is {self.least}, and memory holds {capacity}: lower it.")
         self.allocator = RunAllocator(capacity)
         self.books = Places[Extent]()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers import asks, breach, make_engine, refusal, run_all
 
-from minifuse.core.errors import RequestRefused
+from minifuse.core.errors import RequestRefused, UsageError
 from minifuse.core.plan import Extent, Layout, Placement, Plan, Proposal, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Sequence
@@ -193,5 +193,5 @@ def test_orca_may_set_aside_more_than_a_request_asks_for() -> None:
     steps = run_all(engine, [asks(f"r{i}", 3, 3) for i in range(3)])
     assert [len(step.plan.work) for step in steps] == [2, 2, 2, 1, 1, 1]
     assert steps[0].usage.reserved == 18
-    with pytest.raises(RequestRefused, match="may need KV for 9 tokens and memory holds 8"):
-        make_engine("orca", capacity=8, settings={"memory.per_request": 9}).submit(asks("a", 3, 3))
+    with refusal(UsageError, "memory.per_request is 9, and memory holds 8"):
+        make_engine("orca", capacity=8, settings={"memory.per_request": 9})

@@ -16,7 +16,7 @@ FIGURES = {
     "BatchMaker": [f"batchmaker-fig2.{number}" for number in (3, 5, 7, 8, 9, 11, 13, 14, 15)],
     "Pensieve": [f"pensieve-fig3.{number}" for number in (3, 4, *range(12, 19))],
     "Baton": ["baton-table1", "baton-table2", "baton-fig6", "baton-fig7", "baton-fig8"],
-    "FluidInfer": ["fluidinfer-fig11", "fluidinfer-fig12"],
+    "FluidInfer": ["fluidinfer-fig11", "fluidinfer-fig12", "fluidinfer-short"],
 }
 CONTEXT = "random:llama-2-7b"  # of 4,096 tokens
 REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [

@@ -18,6 +18,7 @@ from minifuse.core.errors import UsageError
 from minifuse.core.plan import Plan
 from minifuse.core.report import Ran, StepReport
 from minifuse.core.request import FinishReason, Phase, Sampling, Sequence
+from minifuse.execute import transfers
 from minifuse.model.text.load import TextSource
 from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
@@ -155,9 +156,11 @@ def test_every_technique_with_a_model_in_real_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("clock", ["real", "virtual"])
-def test_no_thread_outlives_the_run(clock: Any) -> None:
+def test_no_thread_outlives_the_run(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfers, "AT_ONCE", -1)  # else so small copies are made without a thread
     before = {*threading.enumerate()}
-    settings = Settings(dtype="float64", kv_memory=2**13, clock=clock, stage_options={"memory.block_size": 4})
+    rotate = {"memory.block_size": 4, "memory.overflow": "rotate"}
+    settings = Settings(dtype="float64", kv_memory=2**13, clock=clock, stage_options=rotate)
     engine = build_engine(resolve_run(technique("fluid"), SOURCE, settings), small_model("llama"))
     during: set[threading.Thread] = set()
     served = serve(

@@ -37,7 +37,8 @@ FILLS, MOST = 3, 2000  # requests that need this many times the device's KV memo
 
 VLLM = Contender("vllm", "vllm", "vllm")
 ORCA = Contender("orca", "orca", "orca")  # sets aside the longest context for each request
-OTHERS = (ORCA, Contender("orca_told", "orca told", "orca"), Contender("fastserve", "fastserve", "fastserve"))
+ORCA_TOLD = Contender("orca_told", "orca told", "orca")  # knows how long each answer will be
+OTHERS = (ORCA, Contender("fastserve", "fastserve", "fastserve"))
 ROTATE = Contender("rotate", "rotate", "fluid", {"memory.overflow": "rotate"})  # the paper's design
 FLUID = Contender("fluid", "fluid", "fluid")
 HOST = Contender("host", "host", "fluid", {"memory.turns": "host"})

@@ -11,7 +11,7 @@ from typing import Any
 import minifuse.papers.fluidinfer.paper as paper
 from minifuse.papers.curve import Contender, Outcome, run_rounds
 from minifuse.papers.experiment import RANGE, Column, Conditions, Panel, Point, Say, Values
-from minifuse.papers.fluidinfer.setting import FLUID, HOST, LAYERS, ORCA, OTHERS, ROTATE, VLLM, Server
+from minifuse.papers.fluidinfer.setting import FLUID, HOST, LAYERS, ORCA, ORCA_TOLD, OTHERS, ROTATE, VLLM, Server
 from minifuse.papers.page import Drawn, notes, spec
 from minifuse.papers.verdict import MORE, Claim, verdict
 from minifuse.serve.resolve import resolve_run
@@ -22,7 +22,7 @@ KV_MEMORY = (None, 4e9, 1.5e9)  # bytes; None: what the weights leave of one RTX
 TIMES = 10  # as many requests as run at once where each has the mean length
 SLOW = Host(100e9, 2.5e12)  # a host with half the memory channels of `EPYC_7003`
 SLOW_HOST = replace(HOST, key="slow_host", head="host, 100 GB/s")
-ALL = (*OTHERS, VLLM, ROTATE, LAYERS, FLUID, HOST)
+ALL = (ORCA, ORCA_TOLD, *OTHERS[1:], VLLM, ROTATE, LAYERS, FLUID, HOST)
 REAL = (VLLM, ROTATE, FLUID, HOST)
 OURS = (ROTATE, LAYERS, FLUID, HOST, SLOW_HOST)
 SERVES_MORE = Claim("1.4x or more", 1.4)
@@ -127,10 +127,10 @@ def _filled(conditions: Conditions, server: Server) -> Server:
 
 COLUMNS = (
     Column("technique", "at", "technique"),
-    Column("tokens/s\ncompleted", "measured", "tokens", None),
+    Column("tokens/s\ncompleted", "measured", "tokens", None, axis="x"),
     Column("over\nvllm", "measured", "gain", "{:.2f}x"),
     Column("over vllm\nrange", "measured", "gain", RANGE),
-    Column("ms/\ntoken", "measured", "normalized_ms", None),
+    Column("ms/\ntoken", "measured", "normalized_ms", None, axis="y", log=True),
     Column("bound\ns", "measured", "bound_s", "{:.2f}"),
     Column("mean\nbatch", "measured", "batch", "{:.0f}"),
     Column("waits", "measured", "exposed", "{:.0%}"),
