@@ -67,6 +67,11 @@ class ServedText(ServedModel):
         self._attention = choices.row.attention
         self.kv_bytes = settings.kv_bytes(self.slot_bytes, None if source.has_weights else self.weight_bytes)
         self._check_settings()
+        if settings.device == "cuda" and getattr(choices.options["memory"], "turns", None) == "host":
+            raise UsageError(
+                "memory.turns is host and the device is a GPU, beside which the host attends in virtual time alone: "
+                "give --clock virtual with --device cpu, or another memory.turns."
+            )
         if model is not None:
             self._check_model(model)
 

@@ -421,3 +421,9 @@ def test_a_model_is_named_by_its_name_or_directory() -> None:
     with refusal(UsageError, "None", "'tiny'"):
         resolve(None)  # type: ignore[arg-type]
     assert resolve(TINY).name == str(TINY)
+
+
+def test_attention_by_the_host_beside_a_gpu_is_refused() -> None:
+    settings = Settings(device="cuda", clock="virtual", stage_options={"memory.turns": "host"})
+    with refusal(UsageError, "memory.turns is host and the device is a GPU", "another memory.turns"):
+        resolve_run(technique("fluid"), resolve("random:small"), settings)
