@@ -1,6 +1,6 @@
 """A plan as tensors: its tokens become rows, which a backend attends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -38,13 +38,9 @@ class Batch:
     real: Tensor | None = None  # rows that are not idle, in the order of the work; None: all T, in order
 
 
-Attended = Tensor | Callable[[], Tensor]  # the output of a wave, or a function that waits for it
-
-
-def joined(attended: list[Attended]) -> Tensor:
-    """Concatenate the outputs of waves, once all are there: [T, num_heads * head_dim]."""
-    outputs = [one if isinstance(one, Tensor) else one() for one in attended]
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+def joined(attended: list[Tensor]) -> Tensor:
+    """Concatenate the outputs of waves: [T, num_heads * head_dim]."""
+    return attended[0] if len(attended) == 1 else torch.cat(attended)
 
 
 class AttentionBackend(Protocol):
@@ -55,7 +51,7 @@ class AttentionBackend(Protocol):
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         """Lay the plan out on the cache's device."""
 
-    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Attended:
+    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
         """Write a wave's KV, then attend: heads [T, ...] -> [rows, num_heads * head_dim]."""
 
 

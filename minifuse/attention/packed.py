@@ -45,7 +45,7 @@ class PackedAttention(Backend):
         return pool
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> list[Lane]:
-        if self._in_one_call(plan, span):
+        if cache.device.type != "cpu" or self._in_one_call(plan, span):
             return [Lane(None, index_of(plan.work[slice(*span)], plan.places[slice(*span)], cache))]
         first = rows.starts[span.start]
         lanes = []

@@ -41,7 +41,10 @@ class Fluid(QueuePolicy):
         return ASSUMED if self.options.token_budget is None else self.options.token_budget
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        """Fill an iteration; put work beyond the device last, so that the rest is attended in one wave."""
+        """Fill an iteration; put work beyond the device last.
+
+        The rest is then attended in one wave.
+        """
         proposal = super().propose(worker, now, memory)
         if not (beyond := getattr(proposal.room, "beyond", ())):
             return proposal

@@ -200,7 +200,7 @@ class Plan:
         return tuple([self._part(*one) for one in self.layout.passes]) or (self,)
 
     def _part(self, start: int, stop: int) -> "Plan":
-        """Return work [start, stop) as a plan, with waves and lanes counted from its first piece."""
+        """Return work [start, stop) as a plan with its own waves and lanes."""
         waves = tuple([Span(a - start, b - start) for a, b in self.waves if start <= a and b <= stop])
         lanes = tuple([tuple([i - start for i in lane]) for lane in self.layout.lanes if start <= lane[0] < stop])
         part = slice(start, stop)

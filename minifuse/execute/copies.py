@@ -147,7 +147,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[Move, ...]], end: int, num_
         before: list[set[Actor]] = []  # what each copy of this layer waits for
 
         def mine(slots: Iterable[Slot], is_last: bool = layer == last) -> list[Slot]:
-            """Leave out slots that the next layer does not use: each layer has its own, but for shared ones."""
+            """Leave out slots that the next layer does not use: all but shared ones."""
             return [slot for slot in slots if is_last or slot[0] == "shared"]
 
         for _, actor in in_order:

@@ -89,7 +89,7 @@ class LayerByLayer:
             self.carrying.begin(number, self.copies[number], now, self.shares[number])
 
     def _arrived(self, turn: int) -> float:
-        """Return when the device can attend a wave of a layer, after the copies that it needs."""
+        """Return when the copies have arrived that a wave of a layer needs."""
         arrived = max([self.clock, *map(self.carrying.end_of, self.needed.get(turn, ()))])
         self.exposed_s += arrived - self.clock
         return arrived

@@ -142,12 +142,15 @@ class Link:
         return carried._replace(moving_s=exposed_s, exposed_s=exposed_s)
 
     def _activations_s(self, num_tokens: int) -> tuple[float, float]:
-        """Return how long queries, keys and values of a layer take to the host, and outputs back."""
+        """Return how long a layer's inputs take to the host, and its outputs back."""
         down, up = self.activations or (0, 0)
         return self.rates.to_host.seconds(num_tokens * down), self.rates.to_device.seconds(num_tokens * up)
 
     def _times(self, plan: Plan, computing_s: float) -> PlanTimes:
-        """Return how long the parts of a plan compute. A single wave on the device takes all the seconds."""
+        """Return how long the parts of a plan compute.
+
+        A single wave on the device takes all the seconds.
+        """
         if self.times is not None and (len(plan.waves) > 1 or "host" in plan.tiers):
             return self.times(plan)
         tokens = [sum(work.num_tokens for work in plan.work[start:stop]) for start, stop in plan.waves]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minifuse.attention.batch import Attended, AttentionBackend, Wave
+from minifuse.attention.batch import AttentionBackend, Wave
 from minifuse.attention.storage import KVStorage
 from minifuse.contracts.attention import checked_backend
 from minifuse.core.plan import Plan
@@ -22,7 +22,7 @@ from minifuse.stages import Attention, Memory
 
 
 class AttendingInTiers:
-    """Attends each wave in the tier where its KV lies, after the moves that it needs in that layer."""
+    """Attends each wave in its tier; each waits, layer by layer, for its moves."""
 
     def __init__(self, attention: AttentionBackend, moves: MovesOfPlan, plan: Plan, cache: TieredStorage) -> None:
         self.operators = attention.operators
@@ -33,7 +33,7 @@ class AttendingInTiers:
         self._storages = [tiers[tier] for tier in plan.tiers]  # of each wave
         self._turn = 0  # waves attended so far, counted through all layers
 
-    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Attended:
+    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
         self._moves.before(self._turn)
         storage = self._storages[self._turn % len(self._storages)]
         attended = self._attention.attend(heads, rotary, storage, layer, wave)
@@ -49,10 +49,6 @@ class MovingRunner:
     run: TorchRunner
     transfers: PlanTransfers  # the same for all runners on the same KV tensors
 
-    @property
-    def cache(self) -> TieredStorage:
-        return self.transfers.cache
-
     @torch.inference_mode()
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         """Compute a plan, and wait for its moves.
@@ -67,7 +63,8 @@ class MovingRunner:
                 ran = self.run.compute(plan, sequences, attention)
             else:
                 moves = MovesOfPlan(self.transfers, plan)
-                ran = self.run.compute(plan, sequences, AttendingInTiers(attention, moves, plan, self.cache))
+                in_tiers = AttendingInTiers(attention, moves, plan, self.transfers.cache)
+                ran = self.run.compute(plan, sequences, in_tiers)
                 ran = ran._replace(measured=moves.end())
             if self.transfers.on_gpu and not ran.tokens:
                 torch.cuda.current_stream().synchronize()  # without sampling, nothing has waited for the KV yet

@@ -14,8 +14,9 @@ from minifuse.model.text.shape import TextShape
 
 
 class TieredStorage(KVStorage):
-    """Keeps KV on the device, in slots of the device that layers share, and on the host, pinned for a GPU.
+    """Keeps KV on the device, in slots that layers share, and on the host.
 
+    For a GPU, the host's tensors are pinned.
     Attention clears what other sequences left: see `minifuse.attention.rectangle` and `minifuse.attention.slots`.
 
     Args:

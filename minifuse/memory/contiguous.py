@@ -25,6 +25,10 @@ class RunTrial(Trial):
         self.extents: dict[str, Extent] = {}  # admitted sequence -> its run of slots
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
+        return self.find(sequence)
+
+    def find(self, sequence: Sequence) -> Reason | None:
+        """Find a run for a newcomer's longest answer, or return why there is none."""
         size = max(-(-sequence.request.max_cached // self.unit) * self.unit, self.least)
         if (offset := self.allocator.allocate(size)) is None:
             text = f"needs {size} KV tokens in a row{self.where}, the longest free run has {self.allocator.longest}"

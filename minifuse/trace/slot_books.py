@@ -15,7 +15,7 @@ from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from minifuse.trace.log import Event, whole_tables
-from minifuse.trace.slots import as_drawn, block_size, slots_of, tier_of
+from minifuse.trace.slots import as_drawn, block_size, first_shared, slots_of, tier_of
 from minifuse.trace.step import num_alike
 
 
@@ -91,11 +91,12 @@ def shuffle_windows(live: set[int], fixed: set[int], count: int) -> tuple[Window
 
 
 class _Books:
-    def __init__(self, events: list[Event], block: int) -> None:
+    def __init__(self, events: list[Event], block: int, first_shared: int) -> None:
         self.conversations = {e["id"]: e.get("conversation") for e in events if e["event"] == "request"}
         self.keeps = any(any(event.get("kept", ())) for event in events)
         self.capacity = events[0].get("kv_capacity_tokens", 0)
         self.block = block
+        self.first_shared = first_shared  # the first slot that layers share; 0: there is none
         self.held: Slots = {}
         self.changed: set[Slot] = set()
         self.waves: dict[int, list[Slots]] = {}  # running step -> for each wave, what slots held before later changes
@@ -324,9 +325,8 @@ class _Books:
                 self.put([("device", number)], FREE)
         for name in {*step["finished"], *(work[0] for work in step["work"] if work[0] in self.gone)}:
             self.leave(name)
-        shared = [(tier, number) for tier, number in self.held if tier == "device" and number >= step["kv"][2]]
-        if shared and step["work"]:  # they held one layer after the other: nothing in them is read again
-            self.put(shared, FREE)
+        if self.first_shared:  # shared slots held one layer after the other: nothing in them is read again
+            self.put([slot for slot in self.held if slot[0] == "device" and slot[1] >= self.first_shared], FREE)
 
 
 def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
@@ -369,7 +369,7 @@ def books(events: Iterable[Event]) -> Iterator[Frame]:
     pending = _as_they_begin([event for event in columns if event["event"] == "step"])
     aborted = [event for event in events if event["event"] == "aborted"]
     aborted.sort(key=lambda event: float(event["wall"]["end_s"]))
-    made = _Books(events, block_size(told) or 1)
+    made = _Books(events, block_size(told) or 1, first_shared(told))
     made.lost = _last_readers(pending)
     begun: dict[int, Effects] = {}
     for column in columns:

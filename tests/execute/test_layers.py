@@ -13,7 +13,7 @@ from minifuse.execute.link import Link, LinkRates
 TOKENS = 10
 
 
-def on_host(device: int, host: int, passes: int = 1, **more: int) -> Plan:
+def on_host(device: int, host: int, passes: int = 1) -> Plan:
     """A wave of `device` sequences, then as many waves of `host` sequences in all as there are passes."""
     count = device + host
     work = tuple(Work(f"s{i}", TOKENS - 1, TOKENS) for i in range(count))
@@ -22,7 +22,7 @@ def on_host(device: int, host: int, passes: int = 1, **more: int) -> Plan:
     ends = sorted(({device, count} | ({cut} if passes == 2 else set())) - {0})
     waves = tuple(map(Span, [0, *ends[:-1]], ends))
     spans = (Span(0, cut), Span(cut, count)) if passes == 2 else ()
-    return Plan(0, 0, work, places, layout=Layout(waves, passes=spans), **more)  # type: ignore[arg-type]
+    return Plan(0, 0, work, places, layout=Layout(waves, passes=spans))
 
 
 def waits(plan: Plan, times: PlanTimes, layers: int = 1, down: int = 0, up: int = 0) -> float:

@@ -12,6 +12,7 @@ from minifuse.core.plan import Extent, Moment, Move
 from minifuse.core.report import KVUsage
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.blocks import BlockBooks
+from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.places import Places
 
 
@@ -54,6 +55,10 @@ class WaveBooks:
         home = self.homes.places[name]
         first = home.offset // self.size
         return Pages(tuple(range(first, first + home.capacity // self.size)), self.size, "host")
+
+    def room(self) -> RunTrial:
+        """Return a trial that finds homes for newcomers."""
+        return RunTrial(self.host, " on the host", self.size)
 
     def upload(self, name: str, pages: Pages, stop: int, wave: int) -> list[Move]:
         """Return the moves that copy a sequence's first `stop` tokens to `pages`, before a wave."""

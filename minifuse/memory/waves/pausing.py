@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, groupby
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.places import Pages, Reuse
-from minifuse.core.plan import Extent, Move, Placement, Plan, Proposal, Reason, Span, Work
+from minifuse.core.plan import Move, Placement, Plan, Proposal, Reason, Span, Work
 from minifuse.core.report import KVUsage
 from minifuse.core.request import Sequence
 from minifuse.memory.blocks import BlockCount
+from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.trial import Trial, settle
 from minifuse.memory.waves.books import WaveBooks, take_turns
 from minifuse.memory.waves.division import even_waves
@@ -53,37 +55,25 @@ class PausingTrial(Trial):
         self.count = BlockCount(blocks, len(self.books.free) - blocks.num_promised, "block")
         self.beyond: dict[str, int] = dict(way.beyond)
         self.left = way.more.limit - sum(self.beyond.values())  # tokens that may still be attended beyond the device
-        self.host = self.books.host
-        self.homes: dict[str, Extent] = {}  # of newcomers
         self.gone: set[str] = set()  # evicted sequences
         self.kept = self.books.num_blocks // RESERVE if blocks.pages or self.beyond else 0
         self.newest = way.newest()
 
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        name, home = sequence.id, None
-        if name not in self.books.homes.places and (home := self._free_home(sequence)) is None:
-            size = self._home_size(sequence)
-            text = f"needs {size} KV tokens in a row on the host, the longest free run has {self.host.longest}"
-            return Reason("memory-full", name, f"not admitted: {text}")
-        if full := self._take_room(sequence, growing):
-            if home is not None:
-                self.host.free(*home)
+        name, is_new = sequence.id, sequence.id not in self.books.homes.places
+        if is_new and (full := self.homes.find(sequence)):
             return full
-        if home is not None:
-            self.homes[name] = home
+        if full := self._take_room(sequence, growing):
+            if is_new:
+                self.homes.allocator.free(*self.homes.extents.pop(name))
+            return full
         self.kept = self.books.num_blocks // RESERVE
         return None
 
-    def _home_size(self, sequence: Sequence) -> int:
-        return self.books.blocks.blocks_of(sequence.request.max_cached) * self.books.size
-
-    def _free_home(self, sequence: Sequence) -> Extent | None:
-        """Take adjacent slots of the host for the longest answer of a newcomer, or None."""
-        if self.host is self.books.host:
-            self.host = self.host.copy()
-        size = self._home_size(sequence)
-        offset = self.host.allocate(size)
-        return None if offset is None else Extent(offset, size)
+    @cached_property
+    def homes(self) -> RunTrial:
+        """Return the homes of newcomers on the host; only made if there are any."""
+        return self.books.room()
 
     def _take_room(self, sequence: Sequence, growing: bool) -> Reason | None:
         """Set aside room on the device or beyond it, or return why there is none."""
@@ -232,8 +222,10 @@ class Pausing:
             trial.fill_device(self.order)
         moves = self._leave(proposal, trial)
         came_up = [name for name in self.beyond if name not in trial.beyond and name not in trial.gone]
-        self.beyond, self.books.host = trial.beyond, trial.host
-        self.books.homes.places |= trial.homes
+        self.beyond = trial.beyond
+        if proposal.admit:
+            self.books.host = trial.homes.allocator
+            self.books.homes.places |= trial.homes.extents
         newcomers = [sequence.id for sequence in proposal.admit]
         moves += self._enter([name for name in (*came_up, *newcomers) if name not in self.beyond], trial)
         for name, _, stop, _ in work:

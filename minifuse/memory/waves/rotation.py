@@ -39,11 +39,11 @@ class Rotation:
         self.any_stays, self.least = any_stays, int(buffer * books.num_blocks)
 
     def room(self) -> RunTrial:
-        return RunTrial(self.books.host, " on the host", self.books.size)
+        return self.books.room()
 
     def place(self, proposal: Proposal) -> Placement:
         books = self.books
-        trial = settle(proposal, RunTrial, lambda: RunTrial(books.host, " on the host", books.size))
+        trial = settle(proposal, RunTrial, self.room)
         books.host = trial.allocator
         books.homes.places |= trial.extents
         work, pages = proposal.work, books.blocks.pages

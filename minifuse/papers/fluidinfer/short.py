@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import minifuse.papers.fluidinfer.paper as paper
@@ -48,7 +49,7 @@ class Backlog:
         said = "as the paper assumed: " if self.assumed else ""
         return f"{said}{self.server.title}, {gigabytes:.3g} GB for KV"
 
-    def run(self, contender: Contender, number: int, *_: Any) -> dict[str, float]:
+    def run(self, contender: Contender, number: int) -> dict[str, float]:
         """Serve the requests of a round with one contender."""
         machine = self.server.settings.hardware
         slow = replace(machine, host=SLOW) if contender is SLOW_HOST and isinstance(machine, Hardware) else None
@@ -56,14 +57,9 @@ class Backlog:
 
     def rounds(self, say: Say) -> dict[str, Outcome]:
         """Run all contenders in turns, and return what each did."""
+        say(self.title)
         self.server.start(say)
-        found: dict[str, Outcome] = {}
-        for number in range(self.server.rounds):
-            say(f"{self.title}: round {number + 1}")
-            runs = {one.key: partial(self.run, one, number) for one in self.contenders}
-            for key, outcome in run_rounds(runs, 1, number).items():
-                found[key] = Outcome((*(found[key].rounds if key in found else ()), *outcome.rounds))
-        return found
+        return run_rounds({one.key: partial(self.run, one) for one in self.contenders}, self.server.rounds, 0)
 
 
 class Backlogs(tuple[Backlog, ...]):
@@ -89,7 +85,7 @@ class Backlogs(tuple[Backlog, ...]):
 
     def start(self, say: Say) -> None:
         """Announce the number of reports."""
-        say.expect(sum(backlog.server.rounds for backlog in self))
+        say.expect(len(self))
 
     def described(self) -> dict[str, Any]:
         """Return the conditions of all measurements, as plain values."""
@@ -145,7 +141,7 @@ def _panel(backlog: Backlog, found: Mapping[str, Outcome]) -> Panel:
         outcome, gains = found[one.key], _gains(found, one.key, "steady_tokens")
         measured: Values = {
             "tokens": outcome["steady_tokens"],
-            "gain": sorted(gains)[len(gains) // 2],
+            "gain": median(gains),
             "gain_rounds": tuple(gains),
             "normalized_ms": 1e3 * outcome["normalized_s"],
             "bound_s": outcome["bound_s"],
@@ -153,16 +149,15 @@ def _panel(backlog: Backlog, found: Mapping[str, Outcome]) -> Panel:
             "exposed": outcome["exposed"],
         }
         if not backlog.server.virtual:
-            processors = [1 / gain for gain in _gains(found, one.key, "cpu_s")]
-            measured |= {"cpu_s": outcome["cpu_s"], "cpu_gain": 1 / sorted(processors)[len(processors) // 2]}
+            measured |= {"cpu_s": outcome["cpu_s"], "cpu_gain": median(_gains(found, one.key, "cpu_s"))}
         points.append(Point({"technique": one.head}, measured, {}))
     panel = Panel(backlog.title, COLUMNS, tuple(points))
     return replace(panel, columns=panel.filled)
 
 
-def _gains(found: Mapping[str, Outcome], key: str, name: str) -> list[float]:
-    """Divide a contender's value by that of vllm, in each round."""
-    return [ours / theirs for ours, theirs in found[key].beside(found[VLLM.key], name)]
+def _gains(found: Mapping[str, Outcome], key: str, name: str, over: str = VLLM.key) -> list[float]:
+    """Divide a contender's value by that of another, in each round."""
+    return [ours / theirs for ours, theirs in found[key].beside(found[over], name)]
 
 
 def _judged(backlog: Backlog, found: Mapping[str, Outcome]) -> list[str]:
@@ -174,15 +169,11 @@ def _judged(backlog: Backlog, found: Mapping[str, Outcome]) -> list[str]:
         rounds = _gains(found, one.key, "steady_tokens")
         said.append(verdict(what, rounds, over_vllm, source="paper"))
         if one in (FLUID, HOST) and not backlog.assumed:
-            said.append(
-                verdict(what, rounds, SERVES_MORE if one is HOST and backlog.server.virtual else MORE, source="aim")
-            )
+            aim = SERVES_MORE if one is HOST and backlog.server.virtual else MORE
+            said.append(verdict(what, rounds, aim, source="aim"))
     if backlog.assumed:
-        limited = _gains(found, f"{VLLM.key}_limited", "steady_tokens")
         for one in (ROTATE, FLUID):
-            rounds = [
-                ours / theirs for ours, theirs in zip(_gains(found, one.key, "steady_tokens"), limited, strict=True)
-            ]
+            rounds = _gains(found, one.key, "steady_tokens", over=_limited(VLLM).key)
             what = f"{backlog.title}, completed tokens/s of {one.head} over vllm with batches of {paper.BATCH}"
             said.append(verdict(what, rounds, over_vllm, source="paper"))
     return said
@@ -199,10 +190,10 @@ def _judged(backlog: Backlog, found: Mapping[str, Outcome]) -> list[str]:
 def figure(backlogs: Backlogs, say: Say) -> Drawn:
     """Serve each backlog with every contender, in turns."""
     panels: list[Panel] = []
-    judged: Sequence[str] = []
+    judged: list[str] = []
     for backlog in backlogs:
         found = backlog.rounds(say)
         panels.append(_panel(backlog, found))
-        judged = [*judged, *_judged(backlog, found)]
+        judged += _judged(backlog, found)
         say.keep(panels[-1])
     return Drawn(panels, verdicts=judged)

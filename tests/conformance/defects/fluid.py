@@ -155,7 +155,7 @@ def the_host_attends_the_kv_of_the_layer_before(
 def a_resident_is_evicted_while_it_is_attended(
     leave: Any, self: Pausing, proposal: Proposal, trial: PausingTrial
 ) -> list[Move]:
-    """Its blocks are given to whoever needs one next."""
+    """The next sequence that needs blocks gets them."""
     moves: list[Move] = leave(self, proposal, trial)
     pages = self.books.blocks.pages
     if moves and (first := next((item.sequence for item in proposal.work if item.sequence in pages), None)):
