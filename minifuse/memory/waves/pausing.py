@@ -106,7 +106,7 @@ class PausingTrial(Trial):
             else:
                 return None
         more = length - self.beyond[name]
-        if more > self.left:
+        if more > self.left or self._is_too_long(length):
             return self._bring_up(name, length)
         if more > 0:
             self.left -= more
@@ -151,7 +151,11 @@ class PausingTrial(Trial):
         return None
 
     def _fits_beyond(self, tokens: int) -> bool:
-        return tokens <= self.left and self.books.blocks.blocks_of(tokens) <= self.way.longest
+        return tokens <= self.left and not self._is_too_long(tokens)
+
+    def _is_too_long(self, tokens: int) -> bool:
+        """Return whether a sequence of so many tokens exceeds what one may have beyond the device."""
+        return self.books.blocks.blocks_of(tokens) > self.way.longest
 
     def _put_beyond(self, name: str, tokens: int) -> None:
         self.beyond[name] = tokens
@@ -179,7 +183,8 @@ class PausingTrial(Trial):
         if not more.limit:
             return full
         by = "the host attends" if more.tier == "host" else "layers take in turn"
-        return full._replace(text=f"{full.text}; {by} {more.limit} KV tokens at most, {self.left} are left")
+        longest = f", and a sequence of {more.num_shared * self.books.size} at most" if more.num_shared else ""
+        return full._replace(text=f"{full.text}; {by} {more.limit} KV tokens at most, {self.left} are left{longest}")
 
 
 @dataclass(eq=False)

@@ -163,7 +163,7 @@ class TextBooks(Books):
             away = copies[name]
             for slot in kept:
                 self.twins.pop(slot, None)
-            lost = (i for i, s in enumerate(away) if s[0] == "device" or self.arriving.get(s, plan.step) != plan.step)
+            lost = (i for i, s in enumerate(away) if s[0] != "host" or self.arriving.get(s, plan.step) != plan.step)
             self.slots[name] = away[: next(lost, len(away))]
             self.written[name] = len(self.slots[name])
             if not self.slots[name]:
@@ -187,7 +187,10 @@ class TextBooks(Books):
         Sequences that share a slot may outnumber its copies: then some sequences were dropped. A copy of a
         slot with one owner shows that this owner was copied.
         """
-        kept = {name: self.slots[name][: self.written[name]] for name in self.evicting}
+        kept = {
+            name: [slot for slot in self.slots[name][: self.written[name]] if slot[0] != "host"]
+            for name in self.evicting
+        }
         holders = Counter(slot for slots in kept.values() for slot in {*slots})
         copies = Counter({slot: len(twins) for slot, twins in self.twins.items()})
 

@@ -177,6 +177,20 @@ def test_what_passes_through_shared_slots() -> None:
     ]
 
 
+def test_a_sequence_that_outgrows_the_shared_slots_leaves_them() -> None:
+    """10 slots of 2 layers: 7 that stay, and 6 of one layer. c grows to 7 tokens, and comes up when a has ended."""
+    rounds = Grown(10, turns="layers", layers=2, buffer=0.3)
+    rounds.round(asks("a", 1, 9), asks("c", 5, 9))
+    rounds.round()
+    assert rounds.memory.way.beyond == {"c": 6}
+    told = rounds.full()
+    assert "needs 7 blocks on the device, 4 are free" in told
+    assert told.endswith("layers take in turn 80 KV tokens at most, 74 are left, and a sequence of 6 at most")
+    rounds.memory.release(rounds.running.pop(0), 0.0)
+    plan = rounds.round()
+    assert [(place.tier, place.capacity) for place in plan.places] == [("device", 7)]
+
+
 # --- in the engine
 
 
