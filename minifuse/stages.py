@@ -86,6 +86,7 @@ class Memory(core.Memory, Stage, Protocol):
     # Further slots of the device, each for a token's KV in one layer at a time (tier "shared"). They come out of the
     # budget, hold nothing between two plans, and all layers of a plan use them one after the other.
     shared_capacity: int = 0
+    host_dtype: str = "auto"  # of KV on the host; "int8": it is rounded to 8 bits on its way there
 
     def ahead(self, now: float) -> tuple[Move, ...]:
         """Return transfers to begin at time `now`, behind all others (`moment="behind"`); often none.

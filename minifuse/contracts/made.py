@@ -20,7 +20,12 @@ ATTRIBUTES: dict[str, tuple[tuple[str, Any, int], ...]] = {  # name, type, and t
         ("batch_sizes", tuple[int, ...], 0),
         ("token_budget", int | None, 1),
     ),
-    "memory": (("capacity", int, 1), ("host_capacity", int, 0), ("shared_capacity", int, 0)),
+    "memory": (
+        ("capacity", int, 1),
+        ("host_capacity", int, 0),
+        ("shared_capacity", int, 0),
+        ("host_dtype", Literal["auto", "int8"], 0),
+    ),
     "attention": (("tensors", str, 0), ("reference", str, 0)),
 }
 MOST_WORKERS = 1024

@@ -73,9 +73,8 @@ class MovingRunner:
 
 def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> MovingRunner:
     """Make a runner for these stages, with KV tensors of the memory's size."""
-    cache = TieredStorage(
-        model.config, memory.capacity, model.dtype, model.device, memory.host_capacity, memory.shared_capacity
-    )
+    sizes = memory.capacity, model.dtype, model.device, memory.host_capacity, memory.shared_capacity
+    cache = TieredStorage(model.config, *sizes, memory.host_dtype)
     dtype = str(model.dtype).removeprefix("torch.")
     backend = checked_backend(attention, model.device.type, dtype, numerics)
     return MovingRunner(TorchRunner(model, cache, backend), PlanTransfers(cache, backend.operators))

@@ -10,6 +10,7 @@ import torch
 
 from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Move, Tier
+from minifuse.execute.int8_storage import Int8Storage
 from minifuse.model.text.shape import TextShape
 
 
@@ -23,6 +24,7 @@ class TieredStorage(KVStorage):
         num_slots: slots of the device; a slot holds one token's KV in all layers.
         num_host_slots: slots of the host.
         num_shared_slots: further slots of the device, each of which holds one token's KV in one layer at a time.
+        host_dtype: "int8": KV on the host is rounded to 8 bits. "auto": it is as on the device.
     """
 
     def __init__(
@@ -33,10 +35,16 @@ class TieredStorage(KVStorage):
         device: torch.device,
         num_host_slots: int = 0,
         num_shared_slots: int = 0,
+        host_dtype: str = "auto",
     ) -> None:
         super().__init__(config, num_slots, dtype, device)
         pinned = device.type == "cuda" and num_host_slots > 0
-        self._host = KVStorage(config, num_host_slots, dtype, torch.device("cpu"), pinned)
+        host = torch.device("cpu")
+        self._host = (
+            Int8Storage(config, num_host_slots, host, pinned)
+            if host_dtype == "int8"
+            else KVStorage(config, num_host_slots, dtype, host, pinned)
+        )
         self._shared = _SharedStorage(config, num_shared_slots, dtype, device)
 
     @property
@@ -51,6 +59,12 @@ class TieredStorage(KVStorage):
         target = slice(move.target, move.target + move.num_tokens)
         tiers = self.tiers
         one, other = tiers[move.source_tier], tiers[move.target_tier]
+        if isinstance(other, Int8Storage):
+            other.store(layers, target, one.keys[layers, source], one.values[layers, source])
+            return
+        if isinstance(one, Int8Storage):
+            one.restore(layers, source, other.keys[layers, target], other.values[layers, target])
+            return
         for read_from, write_to in ((one.keys, other.keys), (one.values, other.values)):
             read, written = read_from[layers, source], write_to[layers, target]
             if layer is not None and read.is_cpu and written.is_cpu:

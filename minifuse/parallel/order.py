@@ -25,6 +25,7 @@ class Setup(NamedTuple):
     size: int  # how many ranks there are
     host_capacity: int = 0  # of the host tier, in tokens
     shared_capacity: int = 0  # slots that layers share (`Memory.shared_capacity`)
+    host_dtype: str = "auto"  # of KV on the host (`Memory.host_dtype`)
     seed: int = 0  # of random weights
     timeout_s: float = 60.0  # how long rank 0 waits for the others to join; with NCCL, also of a collective
     rank: int = 0

@@ -49,9 +49,8 @@ class Rank:
         device = torch.device("cuda", setup.local_rank) if setup.device == "cuda" else torch.device("cpu")
         self.model = load_shard(setup)
         pack(self.model)
-        self.cache = TieredStorage(
-            self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity, setup.shared_capacity
-        )
+        sizes = setup.capacity, self.model.dtype, device, setup.host_capacity, setup.shared_capacity
+        self.cache = TieredStorage(self.model.config, *sizes, setup.host_dtype)
         self.transfers = PlanTransfers(self.cache, setup.attention.operators)
         self.setup = setup
         self._runner = runner

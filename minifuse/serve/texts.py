@@ -170,17 +170,17 @@ class ServedText(ServedModel):
             case "balance":
                 return machine.rate(cost.element) / machine.bandwidth * config.num_kv_heads / config.num_heads
             case "beyond" | "split" | "buffer":
-                return self._beyond(cost, option, beside["turns"])
+                return self._beyond(cost, option, **{name: beside[name] for name in ("turns", "host_dtype")})
         return None
 
-    def _beyond(self, cost: Roofline | MeasuredCost, option: str, turns: str) -> float | None:
+    def _beyond(self, cost: Roofline | MeasuredCost, option: str, turns: str, host_dtype: str) -> float | None:
         """Return what can be attended beyond the device in an iteration; None: whatever the host holds."""
         capacity = self.kv_bytes // self.slot_bytes
         if turns == "host" and not cost.host_attends:
             return None
         if turns == "host":
             return self._on_host.tokens if option == "beyond" else self._on_host.split
-        tokens = through_the_link(cost, self._link(cost), capacity)
+        tokens = through_the_link(cost, self._link(cost, host_dtype), capacity)
         longest = max(tokens, self.source.config.max_context)  # of a wave
         return tokens or None if option == "beyond" else min(1.0, 2 * longest / (capacity * self.num_layers))
 
@@ -203,19 +203,19 @@ class ServedText(ServedModel):
                 run,
                 shared=True,
                 together=machine.together,
-                link=self._link(self.cost),
+                link=self._link(self.cost, stages.memory.host_dtype),
                 messages=self.messages,
                 on_close=close,
             ), virtual
         clock, threads = RealClock(), _threads(workers, settings.device)
         return RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=close, behind=behind), clock
 
-    def _link(self, cost: Roofline | MeasuredCost) -> Link:
+    def _link(self, cost: Roofline | MeasuredCost, host_dtype: str = "auto") -> Link:
         """Return the simulated link between the device and the host, of one rank."""
         share = cost.config
         down, up = share.q_size + 2 * share.kv_size, share.q_size  # queries, keys and values; outputs
         activations = (down * cost.element, up * cost.element) if cost.host_attends else None
-        kv_bytes = share.kv_bytes_per_token(self.settings.dtype)
+        kv_bytes = share.kv_bytes_per_token(self.settings.dtype if host_dtype == "auto" else host_dtype)
         return Link(kv_bytes, cost.link_rates, self.num_layers, cost.times, activations)
 
     @cached_property
@@ -242,6 +242,7 @@ class ServedText(ServedModel):
                 settings.tensor_parallel,
                 memory.host_capacity,
                 memory.shared_capacity,
+                memory.host_dtype,
                 settings.seed,
                 dtype=settings.dtype,
                 device=settings.device,

@@ -53,6 +53,19 @@ def test_what_the_device_has_no_room_for(
     assert metrics["tokens"]["recomputed"] == 0
 
 
+@pytest.mark.parametrize("clock", ["real", "virtual"])
+def test_copies_in_8_bits(minifuse: Cli, tiny: str, clock: str) -> None:
+    """tiny has 3 layers and heads of 32, in 4 bytes: a copy has 32 + 4 bytes of a head's 128."""
+    typed = (*CROWD, "--technique", "fluid", *SHORT, "--set", "memory.overflow=rotate", "--clock", clock)
+    moved = []
+    for host_dtype in ("auto", "int8"):
+        metrics = minifuse(*typed, "--set", f"memory.host_dtype={host_dtype}").json()["metrics"]
+        carried = metrics["transfers"]["to_device"]["bytes"]
+        moved.append(carried / metrics["moves"]["upload"]["tokens"])
+    assert moved[1] == moved[0] * 36 / 128
+    minifuse(*CROWD, "--technique", "fluid", "--set", "memory.host_dtype=int4").refused("int4", "auto or int8")
+
+
 def test_a_request_that_the_device_cannot_attend(minifuse: Cli, tiny: str) -> None:
     """Refused with the figure that would do."""
     typed = ("run", "--technique", "fluid", "count from 1 to 9", "--max-new-tokens", 30, "--kv-memory", "32KiB")

@@ -89,6 +89,12 @@ class Waves(Memory):
             maximum=1,
             offered=True,
         )
+        host_dtype: str = option(
+            "auto",
+            "int8: KV on the host is rounded to 8 bits, with a scale for each token and head, so that answers may "
+            "differ; auto: it is as on the device",
+            choices=("auto", "int8"),
+        )
         layers: int | None = option(
             None, "the model's number of layers, for turns=layers; none: as the model has", minimum=1, offered=True
         )
@@ -111,6 +117,11 @@ class Waves(Memory):
                         f"memory.{name} is {getattr(self, name):g} and memory.turns is {self.turns or 'none'}, for "
                         f"which it means nothing: leave it out, or give {wanted}."
                     )
+            if self.host_dtype != "auto" and self.turns == "host":
+                raise UsageError(
+                    f"memory.host_dtype is {self.host_dtype} and memory.turns is host, with which the host attends KV "
+                    "as it was written: leave memory.host_dtype out, or give another memory.turns."
+                )
             if self.overflow == ROTATE and self.buffer is not None and self.buffer > 0.5:
                 raise UsageError(
                     f"memory.buffer is {self.buffer:g}, of each of two waves: give at most 0.5 of the device."
@@ -120,6 +131,7 @@ class Waves(Memory):
         self.options = self.Options() if options is None else options
         own = self.options
         self.size: int = own.block_size
+        self.host_dtype = own.host_dtype
         buffer: float = BUFFER if own.buffer is None else own.buffer
         layers = own.layers or 1
         if own.turns == "layers":

@@ -43,6 +43,7 @@ ROTATE = Contender("rotate", "rotate", "fluid", {"memory.overflow": "rotate"})  
 FLUID = Contender("fluid", "fluid", "fluid")
 HOST = Contender("host", "host", "fluid", {"memory.turns": "host"})
 LAYERS = Contender("layers", "layers", "fluid", {"memory.turns": "layers"})
+INT8 = Contender("int8", "layers, int8", "fluid", {"memory.turns": "layers", "memory.host_dtype": "int8"})
 PARTS = (
     Contender("concatenated", "concat.", "fluid", stages={"memory": "paged", "attention": "paged"}),
     Contender("packed", "+ pack", "fluid", stages={"memory": "paged"}),

@@ -12,7 +12,7 @@ from typing import Any
 import minifuse.papers.fluidinfer.paper as paper
 from minifuse.papers.curve import Contender, Outcome, run_rounds
 from minifuse.papers.experiment import RANGE, Column, Conditions, Panel, Point, Say, Values
-from minifuse.papers.fluidinfer.setting import FLUID, HOST, LAYERS, ORCA, ORCA_TOLD, OTHERS, ROTATE, VLLM, Server
+from minifuse.papers.fluidinfer.setting import FLUID, HOST, INT8, LAYERS, ORCA, ORCA_TOLD, OTHERS, ROTATE, VLLM, Server
 from minifuse.papers.page import Drawn, notes, spec
 from minifuse.papers.verdict import MORE, Claim, verdict
 from minifuse.serve.resolve import resolve_run
@@ -23,9 +23,9 @@ KV_MEMORY = (None, 4e9, 1.5e9)  # bytes; None: what the weights leave of one RTX
 TIMES = 10  # as many requests as run at once where each has the mean length
 SLOW = Host(100e9, 2.5e12)  # a host with half the memory channels of `EPYC_7003`
 SLOW_HOST = replace(HOST, key="slow_host", head="host, 100 GB/s")
-ALL = (ORCA, ORCA_TOLD, *OTHERS[1:], VLLM, ROTATE, LAYERS, FLUID, HOST)
+ALL = (ORCA, ORCA_TOLD, *OTHERS[1:], VLLM, ROTATE, LAYERS, INT8, FLUID, HOST)
 REAL = (VLLM, ROTATE, FLUID, HOST)
-OURS = (ROTATE, LAYERS, FLUID, HOST, SLOW_HOST)
+OURS = (ROTATE, LAYERS, INT8, FLUID, HOST, SLOW_HOST)
 SERVES_MORE = Claim("1.4x or more", 1.4)
 
 

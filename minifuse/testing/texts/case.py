@@ -62,11 +62,16 @@ class TextCase(Case):
         return len(self.requests) + sum(math.ceil(n / min(limit, n)) for n in lengths)
 
     def books(self, memory: Memory) -> TextBooks:
-        return TextBooks(memory, self.options["memory"], self._slot_bytes, self._both_ways)
+        return TextBooks(memory, self.options["memory"], self._copy_bytes(memory), self._both_ways)
 
     @property
     def _slot_bytes(self) -> int:
         return 8 * model_config(self.scenario.model).kv_elements_per_token
+
+    def _copy_bytes(self, memory: Memory) -> int:
+        """Return the bytes of a slot's copy on the host."""
+        in_8_bits = memory.host_dtype == "int8"
+        return model_config(self.scenario.model).kv_bytes_per_token("int8") if in_8_bits else self._slot_bytes
 
     @property
     def _both_ways(self) -> float | None:
@@ -79,7 +84,7 @@ class TextCase(Case):
         num_layers = model_config(self.scenario.model).num_layers
         # Copies have no latency: in a second life blocks lie elsewhere, and may take more copies.
         rates = LinkRates.alike(bandwidth, both_ways=self._both_ways)
-        return Link(self._slot_bytes, rates, num_layers)
+        return Link(self._copy_bytes(memory), rates, num_layers)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
         from minifuse.execute.tiered_storage import TieredStorage
@@ -87,7 +92,7 @@ class TextCase(Case):
 
         stages = self.stages()
         memory, model = stages.memory, small_model(self.scenario.model, numerics)
-        sizes = memory.host_capacity, memory.shared_capacity
+        sizes = memory.host_capacity, memory.shared_capacity, memory.host_dtype
         cache = TieredStorage(model.config, memory.capacity, model.dtype, model.device, *sizes)
         on_device = [cache.tiers["device"], cache.tiers["shared"]]
         taken = sum(kv.untyped_storage().nbytes() for tier in on_device for kv in (tier.keys, tier.values))

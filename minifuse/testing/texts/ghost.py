@@ -96,7 +96,7 @@ class GhostRunner:
         self.ghost = TieredStorage(shadow, slots, torch.float64, cache.device, host, shared)
         self.cleared = cleared
         for tier in (*self.ghost.tiers.values(), *cache.tiers.values()):
-            for kv in (tier.keys, tier.values):
+            for kv in tier.floating:
                 for layer in kv:  # which may be views of the same slots
                     layer.fill_(math.nan)
         self.width = model.config.kv_size

@@ -236,6 +236,7 @@ def test_what_the_host_cannot_attend_pauses() -> None:
         ({"buffer": 0.2}, ("memory.buffer is 0.2 and memory.turns is none", "=layers or memory.overflow=rotate")),
         ({"buffer": 0.7, "overflow": "rotate"}, ("memory.buffer is 0.7", "at most 0.5")),
         ({"layers": 2}, ("memory.layers is 2", "memory.turns=layers")),
+        ({"host_dtype": "int8", "turns": "host"}, ("memory.host_dtype is int8", "attends KV as it was written")),
     ],
 )
 def test_options_that_contradict_each_other(options: dict[str, Any], words: tuple[str, ...]) -> None:
