@@ -62,7 +62,15 @@ class PackedAttention(Backend):
             return attend(q, cache.keys[layer], cache.values[layer], reads[0].ragged)
         out = q.new_empty(len(q), q.shape[1] * q.shape[2])
         run = partial(self.attend_lane, q=q, cache=cache, layer=layer, out=out)
-        list(self._pool.map(run, reads))  # raises what a lane has raised
+        pool, count = self._pool, torch.get_num_threads()
+        # MKL has one number for all threads of the process. With more than 1, each lane's products would start threads
+        # of their own; then OpenMP's threads, being more than cores, sleep while they wait, here and ever after: with
+        # `medium`, iterations of single tokens took 1.5 times as long.
+        torch.set_num_threads(1)
+        try:
+            list(pool.map(run, reads))  # raises what a lane has raised
+        finally:
+            torch.set_num_threads(count)
         return out
 
     @staticmethod
