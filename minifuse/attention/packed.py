@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from threading import Barrier
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from minifuse.attention.paged import index_of
 from minifuse.attention.storage import KVStorage
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.core.plan import Plan, Span
+from minifuse.kernels.one_core import one_core_threads
 
 
 class Lane(NamedTuple):
@@ -36,13 +36,8 @@ class PackedAttention(Backend):
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Return a pool of threads for lanes; each lane computes on one core."""
-        count = torch.get_num_threads()
-        pool = ThreadPoolExecutor(count, "minifuse-lanes", torch.set_num_threads, (1,))
-        all_there = Barrier(count)
-        list(pool.map(lambda _: all_there.wait(), range(count)))
-        torch.set_num_threads(count)  # undo: what a thread sets becomes the default of later ones
-        return pool
+        """Return a pool of threads for lanes."""
+        return one_core_threads(torch.get_num_threads(), "minifuse-lanes")
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> list[Lane]:
         if cache.device.type != "cpu" or self._in_one_call(plan, span):
@@ -62,15 +57,7 @@ class PackedAttention(Backend):
             return attend(q, cache.keys[layer], cache.values[layer], reads[0].ragged)
         out = q.new_empty(len(q), q.shape[1] * q.shape[2])
         run = partial(self.attend_lane, q=q, cache=cache, layer=layer, out=out)
-        pool, count = self._pool, torch.get_num_threads()
-        # MKL has one number for all threads of the process. With more than 1, each lane's products would start threads
-        # of their own; then OpenMP's threads, being more than cores, sleep while they wait, here and ever after: with
-        # `medium`, iterations of single tokens took 1.5 times as long.
-        torch.set_num_threads(1)
-        try:
-            list(pool.map(run, reads))  # raises what a lane has raised
-        finally:
-            torch.set_num_threads(count)
+        list(self._pool.map(run, reads))  # raises what a lane has raised
         return out
 
     @staticmethod

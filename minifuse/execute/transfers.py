@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from itertools import count, groupby
 from queue import PriorityQueue
@@ -21,6 +21,7 @@ from minifuse.execute.copies import Copy, Way, copies, timetable, way_of
 from minifuse.execute.link import traffic
 from minifuse.execute.streams import Streams
 from minifuse.execute.tiered_storage import TieredStorage
+from minifuse.kernels.one_core import one_core_threads
 from minifuse.kernels.operators import TORCH
 from minifuse.model.operators import Operators
 
@@ -83,7 +84,7 @@ class CopyThread:
     """Makes copies in a thread, the most urgent first (Pensieve: retrieval before eviction)."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "minifuse-copies")
+        self._pool = one_core_threads(1, "minifuse-copies")
         self._numbers = count()
         self._queue: PriorityQueue[tuple[int, int, Callable[[], Any], Future[Any]]] = PriorityQueue()
 
