@@ -111,16 +111,17 @@ class Fill:
     def schedule(self, missing: Missing) -> None:
         """Schedule the missing tokens of sequences, up to the budget that is left."""
         for sequence, spans in missing:
+            is_free = self.is_free(spans)
             for start, stop in spans:
-                if self.left is not None and not self.is_free(stop - start):
+                if self.left is not None and not is_free:
                     stop = min(stop, start + self.left)
                     self.left -= stop - start
                 if stop > start:
                     self.work.append(Work(sequence.request.id, start, stop))
 
-    def is_free(self, num_tokens: int) -> bool:
-        """Return whether so many tokens of a sequence do not count in the budget."""
-        return num_tokens == 1 and self.policy.budget_of_prompts
+    def is_free(self, spans: tuple[Span, ...]) -> bool:
+        """Return whether what a sequence misses does not count in the budget."""
+        return self.policy.budget_of_prompts and sum([stop - start for start, stop in spans]) == 1
 
     def admit(self) -> None:
         """Let waiting sequences join until one is refused: no sequence is overtaken."""
@@ -136,7 +137,7 @@ class Fill:
         """Return why admission, the budget or memory refuses a newcomer, or None."""
         if full := checked(self.policy, "admission", self.policy.admission(newcomer, joining, self.now), newcomer):
             return full
-        if self.left == 0 and not self.is_free(spans[-1].stop - spans[0].start):
+        if self.left == 0 and not self.is_free(spans):
             return Reason("budget-spent", newcomer.id, f"not admitted: {self.policy.token_budget} tokens are planned")
         return self.take(newcomer, spans)
 

@@ -73,7 +73,9 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
             ("Transfers", f"{ways} ({in_time(sent['hidden_s'])} hidden, {in_time(sent['exposed_s'])} exposed)")
         )
     if (on_host := metrics["on_host"])["seconds"]:
-        told = f"{in_time(on_host['seconds'])} beside the device, which waited for {in_time(on_host['awaited_s'])}"
+        told = (
+            f"{in_time(on_host['seconds'])}; the device waited {in_time(on_host['awaited_s'])} for it and its transfers"
+        )
         table.append(("Attention on the host", told))
     if metrics["gathers"]["count"]:
         done = metrics["gathers"]

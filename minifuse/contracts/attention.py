@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minifuse.contracts.fault import Wrong, blaming, is_own, returned_by, shown
-from minifuse.contracts.form import check_cover, check_form, check_lanes
+from minifuse.contracts.form import check_cover, check_form, check_lanes, check_passes
 from minifuse.contracts.lawful import check_move
 from minifuse.core.plan import Layout, Placement, Plan, Span, Work, sampled_work
 from minifuse.core.request import Sequence
@@ -19,6 +19,10 @@ def check_layout(layout: Any, work: tuple[Work, ...], placement: Placement) -> N
     check_form(layout, Layout)
     check_cover("a Layout whose waves are ", layout.waves, len(work))
     check_lanes("a Layout whose lanes are ", layout.lanes, len(work))
+    if layout.passes not in ((), placement.passes):
+        allowed = f"give none, or what memory placed: {shown(placement.passes)}"
+        raise Wrong(f"a Layout whose passes are {shown(layout.passes)}", allowed, "layout")
+    check_passes("a Layout whose passes are ", layout.passes, layout.waves, len(work))
     if layout.shape is not None and layout.shape != placement.shape:
         allowed = f"give None, or what memory placed: {placement.shape}"
         raise Wrong(f"a Layout whose shape is {layout.shape}", allowed, "layout")

@@ -100,11 +100,18 @@ def _told(hint: Any) -> str:
     return re.sub(r"\w+\.", "", inspect.formatannotation(hint))
 
 
-def check_cover(where: str, waves: tuple[Span, ...], total: int) -> None:
+def check_cover(where: str, waves: tuple[Span, ...], total: int, kind: str = "waves") -> None:
     """Raise `Wrong` unless waves, if any, are consecutive ranges that cover `total` pieces."""
     starts, stops = [wave.start for wave in waves], [wave.stop for wave in waves]
     if waves and ([*starts, total] != [0, *stops] or stops != sorted(stops)):
-        raise Wrong(f"{where}{shown(waves)}", f"waves are consecutive ranges that cover all {total}", "layout")
+        raise Wrong(f"{where}{shown(waves)}", f"{kind} are consecutive ranges that cover all {total}", "layout")
+
+
+def check_passes(where: str, passes: tuple[Span, ...], waves: tuple[Span, ...], total: int) -> None:
+    """Raise `Wrong` unless passes, if any, cover `total` pieces and each has waves of its own."""
+    check_cover(where, passes, total, "passes")
+    if not {one.stop for one in passes} <= {wave.stop for wave in waves or (Span(0, total),)}:
+        raise Wrong(f"{where}{shown(passes)}", f"each wave is in one pass, and the waves are {shown(waves)}", "layout")
 
 
 def check_lanes(where: str, lanes: tuple[tuple[int, ...], ...], total: int) -> None:

@@ -9,7 +9,7 @@ from operator import or_
 from typing import Any
 
 from minifuse.contracts.fault import Wrong, shown
-from minifuse.contracts.form import check_cover, check_form
+from minifuse.contracts.form import check_cover, check_form, check_passes
 from minifuse.contracts.lawful import by_layer, check_move
 from minifuse.contracts.proposal import Known
 from minifuse.core.cell_graph import CellGraph
@@ -42,6 +42,7 @@ def check_placement(
         count = f"{len(placement.places)} places for {len(proposal.work)} pieces of work"
         raise Wrong(f"a Placement of {count}", "give one for each, in the order of the work")
     check_cover("a Placement whose waves are ", placement.waves, len(proposal.work))
+    check_passes("a Placement whose passes are ", placement.passes, placement.waves, len(proposal.work))
     check_moves(placement.moves, memory, max(1, len(placement.waves)))
     kinds = reduce(or_, [PLACES.get(offer, Extent | Runs | Pages | State) for offer in sorted(memory.offers)])
     stayed = not placement.moves and not proposal.evict

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -13,7 +14,7 @@ from minifuse.contracts.form import check_cover, check_form
 from minifuse.contracts.lawful import check_sequences
 from minifuse.core.places import State
 from minifuse.core.plan import TRANSFORMER, Place, Proposal, Span, Work
-from minifuse.core.request import Phase
+from minifuse.core.request import Phase, Sequence
 from minifuse.core.requests import Requests
 from minifuse.core.stages import Memory
 from minifuse.core.unfolded import unfolded
@@ -78,13 +79,32 @@ def check_proposal(
         _check_texts(proposal, memory, requests, known)
     else:
         _check_nodes(proposal, requests, known, worker)
-    least = 2 if policy.budget_of_prompts else 1  # tokens of work that count
-    total = sum(work.num_tokens for work in proposal.work if work.num_tokens >= least)
+    total = num_counted(policy, proposal.work, ends_of_texts(proposal.work, requests.sequences))
     if policy.token_budget is not None and total > policy.token_budget:
         raise Wrong(f"a Proposal of {total} tokens of work", f"its token_budget is {policy.token_budget}", "budget")
     check_sequences(worker, proposal, requests)
     if proposal.evict and not memory.evicts:
         raise Wrong("a Proposal that evicts", "only a memory with evicts = True is evicted from", "conservation")
+
+
+def ends_of_texts(work: Iterable[Work], sequences: Mapping[str, Sequence]) -> set[str]:
+    """Return the sequences whose last token is in this work."""
+    return {item.sequence for item in work if item.stop == len(sequences[item.sequence].tokens)}
+
+
+def num_counted(policy: Any, work: Collection[Work], ends: Collection[str]) -> int:
+    """Count the tokens of work that the policy's `token_budget` bounds.
+
+    With `budget_of_prompts`, the next token of a sequence that lacks no other does not count.
+
+    Args:
+        ends: the sequences whose last token is in this work.
+    """
+    total = sum([item.num_tokens for item in work])
+    if not policy.budget_of_prompts:
+        return total
+    pieces = Counter([item.sequence for item in work])
+    return total - sum([item.num_tokens == pieces[item.sequence] == 1 and item.sequence in ends for item in work])
 
 
 def _check_work(proposal: Proposal, requests: Requests) -> None:

@@ -6,8 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from concurrent.futures import Future
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
 from itertools import count, groupby
 from queue import PriorityQueue
 from typing import Any, NamedTuple
@@ -66,7 +66,10 @@ class MovesOfPlan:
         """Begin the copies that waited for this wave of a layer."""
         for number in self._begun_by.get(turn, ()):
             copy = self._copies[number]
-            self._marks[number] = self._transfers.start(copy, [self._marks[before] for before in copy.follows])
+            mark = self._transfers.start(copy, [self._marks[before] for before in copy.follows])
+            self._marks[number] = mark
+            if isinstance(mark, Made):
+                self._waits.append(mark.result)
 
     def end(self) -> Measured:
         """Wait for every copy; return what was carried, and how long computing waited."""
@@ -84,9 +87,12 @@ class CopyThread:
     """Makes copies in a thread, the most urgent first (Pensieve: retrieval before eviction)."""
 
     def __init__(self) -> None:
-        self._pool = one_core_threads(1, "minifuse-copies")
         self._numbers = count()
         self._queue: PriorityQueue[tuple[int, int, Callable[[], Any], Future[Any]]] = PriorityQueue()
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return one_core_threads(1, "minifuse-copies")
 
     def submit(self, urgency: int, work: Callable[[], Any]) -> Future[Any]:
         """Queue a copy behind more urgent ones, and behind earlier ones of equal urgency.
@@ -107,7 +113,8 @@ class CopyThread:
             made.set_exception(error)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        pool = vars(self).setdefault("_pool", ThreadPoolExecutor(1))  # without a thread, if none was needed
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 class PlanTransfers:
@@ -177,10 +184,8 @@ class PlanTransfers:
         if not self.on_gpu:
             make = partial(self.copy, copy.moves, copy.layer)
             is_small = sum([move.num_tokens for move in copy.moves]) * self.bytes_per_token <= AT_ONCE * self.num_layers
-            if is_small and all(isinstance(mark, Future) and mark.done() for mark in follows):
-                made: Future[float] = Future()
-                made.set_result(make())
-                return made
+            if is_small and all(not isinstance(mark, _Timed) and mark.done() for mark in follows):
+                return Made(make())
             return self.thread.submit(WAITED, make)
         events = [mark.ends for mark in follows if isinstance(mark, _Timed)]
         return self._on_stream(copy.moves, copy.layer, torch.cuda.current_stream().record_event(), *events)
@@ -241,4 +246,16 @@ class _Timed(NamedTuple):
         return milliseconds / 1e3
 
 
-Mark = Future[float] | _Timed  # a started copy of one layer; once it has ended, `result()` gives its seconds
+class Made(NamedTuple):
+    """A copy that was made while computing waited for it."""
+
+    seconds: float
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> float:
+        return self.seconds
+
+
+Mark = Future[float] | _Timed | Made  # a started copy of one layer; once it has ended, `result()` gives its seconds

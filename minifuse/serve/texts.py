@@ -29,7 +29,7 @@ from minifuse.serve.engine import ServingExecutor
 from minifuse.serve.served import NOTHING_KNOWN, Offer, ServedModel, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.beyond import Sized, on_host, through_the_link
-from minifuse.simulate.cost import Hardware, Roofline, hardware
+from minifuse.simulate.cost import Hardware, Host, Roofline, hardware
 from minifuse.simulate.profiles import KeptProfile
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 USED_BY = {"layers": ("layers",), "buffer": ("layers",), "split": ("host",), "beyond": ("host", "layers")}
+MOST_SHARED = 0.5  # part of the device for slots that layers share, if the user gives none
 MEASURED = ("profile", "token_budget", "beyond", "split", "buffer")  # what a machine's profile tells
 
 
@@ -182,7 +183,7 @@ class ServedText(ServedModel):
             return self._on_host.tokens if option == "beyond" else self._on_host.split
         tokens = through_the_link(cost, self._link(cost, host_dtype), capacity)
         longest = max(tokens, self.source.config.max_context)  # of a wave
-        return tokens or None if option == "beyond" else min(1.0, 2 * longest / (capacity * self.num_layers))
+        return tokens or None if option == "beyond" else min(MOST_SHARED, 2 * longest / (capacity * self.num_layers))
 
     def executor(self, stages: Stages) -> tuple[ServingExecutor, Clock]:
         settings = self.settings
@@ -267,7 +268,7 @@ def _cost(config: ModelConfig, choices: Choices, settings: Settings) -> Roofline
     """Return the cost model of the simulated machine: a data sheet's, or a profile's."""
     machine = settings.hardware
     if isinstance(machine, (str, Hardware)):
-        return Roofline(config, settings.dtype, _machine(hardware(machine), choices))
+        return Roofline(config, settings.dtype, _machine(hardware(machine), choices, settings.tensor_parallel))
     from minifuse.simulate.collectives import MeasuredCollectives
     from minifuse.simulate.machine_profile import check_profile
     from minifuse.simulate.measured import MeasuredCost
@@ -278,8 +279,10 @@ def _cost(config: ModelConfig, choices: Choices, settings: Settings) -> Roofline
     return MeasuredCost(config, profile, choices.row.attention, choices.row.mix)
 
 
-def _machine(machine: Hardware, choices: Choices) -> Hardware:
-    """Return the simulated machine, with attention by the backend that was chosen for it."""
+def _machine(machine: Hardware, choices: Choices, ranks: int) -> Hardware:
+    """Return one rank's machine, with attention by the backend that was chosen for it."""
+    if machine.host is not None:
+        machine = replace(machine, host=Host(machine.host.bandwidth / ranks, machine.host.flops / ranks))
     backend = getattr(choices.options["attention"], "backend", "auto")  # a plugin's attention may have no such option
     return machine if backend == "auto" else replace(machine, masked=backend == "torch")
 

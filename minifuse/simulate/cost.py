@@ -37,14 +37,14 @@ class Hardware:
     """The rates of a machine, from its maker's data sheet, and a rounded overhead.
 
     `flops` is the rate in two-byte types, `wide_flops` the rate in float32 and wider, if it differs. `link` is the rate
-    between device and host, each way; without a link, transfers are copies within the memory. A `host` attends
-    the KV in its memory, beside the device. With `processors`, each
-    processor attends one KV head of one lane (or piece of work), at its share of the rates. Without `processors`,
-    attention is divided evenly, whatever the lengths. `kv_traffic` is how often the KV that an iteration attends to is
-    moved: once where it is only read, three times where it is also copied, as by a concatenation. The ranks of a tensor
-    parallel run are machines in a ring, joined by `peer_bandwidth`; by default, they are joined through the host. If
-    operators are `slower`, the iteration takes the sum of their times; otherwise it has a single roofline. Without
-    `slower`, the link carries one direction at a time.
+    between device and host, each way; without a link, transfers are copies within the memory. A `host` attends the KV
+    in its memory, beside the device; ranks share it. With `processors`, each processor attends one KV head of one lane
+    (or piece of work), at its share of the rates. Without `processors`, attention is divided evenly, whatever the
+    lengths. `kv_traffic` is how often the KV that an iteration attends to is moved: once where it is only read, three
+    times where it is also copied, as by a concatenation. The ranks of a tensor parallel run are machines in a ring,
+    joined by `peer_bandwidth`; by default, they are joined through the host. If operators are `slower`, the iteration
+    takes the sum of their times; otherwise it has a single roofline. Without `slower`, the link carries one direction
+    at a time.
     """
 
     bandwidth: float  # bytes per second
@@ -171,13 +171,12 @@ class Roofline:
         self.flops = machine.rate(self.element)
 
     def __call__(self, plan: Plan) -> float:
-        shape = plan.shape
-        crossing = 1 if self.machine.link else 0
-        moved = sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
+        shape, moved = plan.shape, self._moved(plan)
         if self.host_attends and "host" in plan.tiers:
-            return self._beside_the_host(plan, moved)
+            return self._beside_the_host(plan)
         if plan.layout.passes:
-            return sum(map(self, plan.parts))
+            times = self.times(plan)
+            return sum(times.token_wise) + sum(times.waves)
         if shape is None and (self.machine.processors is not None or self.machine.slower is not None):
             layers_s = self._products(plan.num_computed, len(plan.work), moved)
             return layers_s + sum(self.attention_s(plan)) + self._fixed(len(plan.work))
@@ -244,20 +243,30 @@ class Roofline:
     def times(self, plan: Plan) -> PlanTimes:
         """Return how long the passes and the waves of a plan take; `plan.shape` must be None."""
         if self.host_attends and "host" in plan.tiers:
-            return self._times_beside_the_host(plan, 0)
+            return self._times_beside_the_host(plan)
         attention_s = [self.attention_s(part) for part in plan.parts]
         token_wise = [self(part) - sum(waves) for part, waves in zip(plan.parts, attention_s, strict=True)]
+        if plan.layout.passes:  # the parts have no moves, and the overhead is that of the iteration
+            token_wise[0] += self._moving_s(plan) - (len(plan.parts) - 1) * self.machine.overhead_s
         return PlanTimes(token_wise, [*chain.from_iterable(attention_s)])
 
-    def _beside_the_host(self, plan: Plan, moved: float) -> float:
+    def _moved(self, plan: Plan) -> int:
+        """Count the tokens of KV that moves read or write in the device's memory."""
+        crossing = 1 if self.machine.link else 0
+        return sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
+
+    def _moving_s(self, plan: Plan) -> float:
+        return self._moved(plan) * self.kv_elements * self.element / self.machine.bandwidth
+
+    def _beside_the_host(self, plan: Plan) -> float:
         """Return the seconds of the device alone, while the host attends the KV in its memory."""
-        times = self._times_beside_the_host(plan, moved)
+        times = self._times_beside_the_host(plan)
         on_device = [one for one, tier in zip(times.waves, plan.tiers, strict=True) if tier != "host"]
         return sum(times.token_wise) + sum(on_device)
 
-    def _times_beside_the_host(self, plan: Plan, moved: float) -> PlanTimes:
+    def _times_beside_the_host(self, plan: Plan) -> PlanTimes:
         token_wise = [self._products(part.num_tokens, len(part.work)) for part in plan.parts]
-        token_wise[0] += self._fixed(len(plan.work)) + moved * self.kv_elements * self.element / self.machine.bandwidth
+        token_wise[0] += self._fixed(len(plan.work)) + self._moving_s(plan)
         works = [plan.work[start:stop] for start, stop in plan.waves]
         on_host = [self.host_attention_s(work) for work in works]
         lanes = self.machine.processors is not None

@@ -151,7 +151,8 @@ def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
             shared = min(math.ceil(part * capacity), capacity - 1)
         of_one_layer = shared * (options.layers or 1) // size * size
         in_turn = most <= min(of_one_layer, options.beyond or most)
-        host = options.host or HOST_TIMES * (capacity - shared + of_one_layer // (options.layers or 1)) // size * size
+        device = capacity - shared + of_one_layer // (options.layers or 1)
+        host = options.host or max(size, HOST_TIMES * device) // size * size
         if (in_turn or _whole(most, size) <= capacity - shared) and sum(lengths) <= host:
             return capacity
     raise AssertionError("count() never ends")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from minifuse.batching.prefill_first import num_missing
+from minifuse.contracts.proposal import ends_of_texts, num_counted
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Proposal
 from minifuse.core.request import Sequence
@@ -29,7 +30,7 @@ class FillBooks:
         self.claimed = policy.work_conserving
         self.places: float = options[sizes[0]] if sizes else math.inf
         self.tokens = min(policy.token_budget or math.inf, waiting.max_tokens or math.inf)
-        self.least = 2 if policy.budget_of_prompts else 1  # tokens of work that count in the budget
+        self.policy = policy
         self.waiting = waiting
         self.now = -math.inf
         self.changes = False  # whether a request has been admitted or evicted at this moment
@@ -67,7 +68,7 @@ class FillBooks:
 
         A worker whose request was aborted is busy until its plan ends: such a plan takes a place.
         """
-        planned = sum(work.num_tokens for work in proposal.work if work.num_tokens >= self.least)
+        planned = num_counted(self.policy, proposal.work, ends_of_texts(proposal.work, self.waiting.running))
         taken = max(len(self._units(self.waiting.running.values())), self.waiting.num_plans)
         return planned >= self.tokens or taken >= self.places
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from minifuse.contracts.proposal import num_counted
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Plan
 from minifuse.core.report import NOT_FINITE, Ran, StepReport
@@ -119,8 +120,9 @@ def _budget(case: Case, seen: Observation) -> None:
     for step in seen.steps:
         if max(step.usage.reserved + step.usage.kept, step.usage.capacity) > case.capacity:
             raise LawBroken("budget", f"step {step.plan.step} has {step.usage} set aside of {case.capacity}")
-        free = sum(work.num_tokens == 1 for work in step.plan.work) if policy.budget_of_prompts else 0
-        if limit is not None and (computed := step.plan.num_computed - free) > limit:
+        plan = step.plan
+        counted = num_counted(policy, plan.work, step.tokens.keys() | step.finished.keys())
+        if limit is not None and (computed := plan.num_computed - plan.num_tokens + counted) > limit:
             raise LawBroken("budget", f"step {step.plan.step} computes {computed} tokens of {limit}")
 
 

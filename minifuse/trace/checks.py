@@ -215,9 +215,9 @@ def _check_run(first: Any, count: Any, most: int) -> None:
 
 
 def _check_waves(event: Event) -> None:
-    """Check that waves are ranges of the work, and that lanes list pieces of it."""
+    """Check that waves and passes are ranges of the work, and that lanes list pieces of it."""
     most = len(event["work"])
-    for wave in event["waves"]:
+    for wave in (*event["waves"], *event.get("passes", ())):
         start, stop = wave
         _need(_whole(start) and _whole(stop) and start <= stop <= most, f"a wave is {_shown(wave)}")
     for lane in event.get("lanes", ()):

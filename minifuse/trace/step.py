@@ -49,6 +49,7 @@ def step_decisions(report: StepReport, tables: BlockTables | None = None) -> dic
         "places": [tell(work.sequence, place) for work, place in zip(plan.work, plan.places, strict=True)],
         "shape": _named(plan.shape),
         "lanes": plan.layout.lanes,
+        **({"passes": plan.layout.passes} if plan.layout.passes else {}),
     }
 
 

@@ -37,3 +37,14 @@ def test_the_budget_does_not_limit_how_many_decode() -> None:
     engine = make_engine("fluid", settings={"batching.token_budget": 4})
     steps = run_all(engine, [asks(f"r{i}", 2, 4) for i in range(7)])
     assert [len(step.plan.work) for step in steps] == [2, 4, 6, 7, 5, 3, 1]
+
+
+def test_a_prompt_that_is_cut_to_one_token_counts() -> None:
+    """Budget 3: two tokens of a's prompt, and one of b's; then two of c's, beside the last of b's."""
+    engine = make_engine("fluid", settings={"batching.token_budget": 3})
+    for name in "ab":
+        engine.submit(asks(name, 2, 2))
+    engine.submit(asks("c", 2, 2))
+    plans = [step.plan for step in engine.run()]
+    assert [(work.sequence, work.num_tokens) for work in plans[0].work] == [("a", 2), ("b", 1)]
+    assert [(work.sequence, work.num_tokens) for work in plans[1].work] == [("a", 1), ("b", 1), ("c", 2)]

@@ -63,6 +63,26 @@ def test_a_small_copy_is_made_at_once_unless_another_is_left_before_it(monkeypat
     made.close()
 
 
+def test_what_is_copied_at_once_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computing waits while a small copy is made: its seconds are exposed, not hidden."""
+    monkeypatch.setattr(transfer_module, "AT_ONCE", 2**20)
+    monkeypatch.setattr(PlanTransfers, "copy", lambda self, moves, layer: 2.0)
+    made = PlanTransfers(storage())
+    moves = MovesOfPlan(made, plan_of_a(into(0, 4, 3)._replace(moment="before")))
+    measured = moves.end()
+    assert measured.to_device_s == measured.exposed_s == measured.moving_s == 2.0 * CONFIG.num_layers
+    made.close()
+
+
+def test_no_thread_starts_before_a_copy_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer_module, "AT_ONCE", 2**20)
+    before = threading.active_count()
+    made = PlanTransfers(storage())
+    made.start(Copy((into(0, 4, 3),), 0, -1, 0, ()), [])
+    assert threading.active_count() == before
+    made.close()
+
+
 @pytest.fixture
 def transfers() -> Iterator[PlanTransfers]:
     carrying = PlanTransfers(storage())

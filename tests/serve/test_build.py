@@ -23,6 +23,7 @@ from minifuse.serve.engine import ServingEngine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
+from minifuse.serve.texts import ServedText
 from minifuse.simulate.cost import HARDWARE, Host, Roofline, hardware
 from minifuse.simulate.measured import MeasuredCost
 from minifuse.simulate.profiles import KeptProfile
@@ -222,6 +223,21 @@ def test_what_the_host_attends_is_what_gives_most_tokens_per_second() -> None:
     assert (none.split, none.beyond) == (None, None)  # the host is the device: it attends whatever it holds
     _, given = options(1.5e9, **{"memory.beyond": 77, "memory.split": 5})
     assert (given.split, given.beyond) == (5, 77)
+
+
+def test_ranks_share_a_host() -> None:
+    virtual = Settings(clock="virtual", hardware="rtx-4090", dtype="float64")
+    hosts = []
+    for ranks in (1, 2):
+        run = resolve_run(technique("fluid"), SOURCE, replace(virtual, tensor_parallel=ranks))
+        hosts.append(ServedText(run.choices, SOURCE, run.settings, None).cost.machine.host)
+    assert hosts == [Host(204.8e9, 5e12), Host(102.4e9, 2.5e12)]
+
+
+def test_slots_that_layers_share_leave_half_of_a_small_device() -> None:
+    """Two waves of the longest context would take all of it."""
+    settings = Settings(dtype="float64", clock="virtual", kv_memory=2**14, stage_options={"memory.turns": "layers"})
+    assert resolve_run(technique("fluid"), SOURCE, settings).choices.options["memory"].buffer == 0.5
 
 
 def test_what_passes_through_shared_slots_is_what_the_link_uploads() -> None:

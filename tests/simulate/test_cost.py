@@ -48,6 +48,16 @@ def test_flops_by_hand() -> None:
     assert Roofline(TOY, "float32", COMPUTE_BOUND)(PLAN) == layers + head + attention
 
 
+def test_two_passes_read_weights_twice_and_share_an_overhead_and_the_moves() -> None:
+    """The host is the device; a copy of 5 tokens within it is read and written."""
+    spans = (Span(0, 1), Span(1, 2))
+    plan = replace(PLAN, moves=(Move("copy", 0, 20, 5),), layout=Layout(spans, passes=spans))
+    cost = Roofline(TOY, "float32", replace(MEMORY_BOUND, overhead_s=7.0))
+    assert cost(plan) == pytest.approx(7.0 + 4 * (2 * 1664 + (13 + 2 * 5) * 16))
+    times = cost.times(plan)
+    assert sum(times.token_wise) + sum(times.waves) == pytest.approx(cost(plan))
+
+
 def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
     """The prompt of 3 tokens takes columns 7 to 9: columns 0 to 6 of its row are cleared."""
     rectangle = Rectangle(0, 2, 12, 0, 10)

@@ -80,13 +80,17 @@ class PausingTrial(Trial):
         name, length = sequence.id, len(sequence)
         tokens = length if growing else sequence.request.max_cached
         decodes = 0 < self.books.homes.cached.get(name, 0) == length - 1
+        moved: list[str] = []  # sequences that go beyond the device for this one
         while full := self.count.claim(sequence, 0, growing, self.kept):
             # The host attends no prompts, which are bound by arithmetic.
             if (decodes or self.way.more.tier == "shared") and self._fits_beyond(tokens):
                 self._put_beyond(name, tokens)
-                return None
-            if self.books.blocks.blocks_of(tokens) > self.books.num_blocks or self._make_room() is None:
+                break
+            too_large = self.books.blocks.blocks_of(tokens) > self.books.num_blocks
+            if too_large or (other := self._make_room()) is None:
+                self._back_to_device(moved)
                 return self._told(full)
+            moved.append(other)
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
@@ -98,11 +102,14 @@ class PausingTrial(Trial):
             pages = self.books.blocks.pages.get(name)
             if pages is not None and length <= len(pages.blocks) * self.books.size:
                 return None  # the usual case
+            moved: list[str] = []  # sequences that go beyond the device for this one
             while full := self.count.extend_to(name, length):
-                if (gone := self._make_room()) is None:
+                if (other := self._make_room()) is None:
+                    self._back_to_device(moved)
                     return self._told(full)
-                if gone == name:
+                if other == name:
                     break
+                moved.append(other)
             else:
                 return None
         more = length - self.beyond[name]
@@ -119,8 +126,10 @@ class PausingTrial(Trial):
         if sequence.id in self.beyond:
             self.left += self.beyond.pop(sequence.id)
             self.newest = self.way.newest()  # one that was too long may fit beyond the device now
-        else:
+        elif sequence.id in self.books.blocks.pages:
             self._leave_device(sequence.id)
+        else:  # this trial brought it up
+            self.count.free += self.count.whole.pop(sequence.id)
 
     def grow(self, work: Seq[Work]) -> None:
         """Set aside what work lacks. Raise `LawBroken` if there is no room."""
@@ -163,8 +172,14 @@ class PausingTrial(Trial):
 
     def _leave_device(self, name: str) -> None:
         """Count the blocks of a sequence as free."""
-        self.count.leave(name)
-        self.count.free += len(self.books.blocks.pages[name].blocks)
+        self.count.free += self.count.whole_of(name)
+
+    def _back_to_device(self, names: list[str]) -> None:
+        """Undo that sequences have left the device."""
+        for name in names:
+            self.left += self.beyond.pop(name)
+            self.count.free -= self.count.whole_of(name)
+        self.newest = self.way.newest()
 
     def _bring_up(self, name: str, length: int) -> Reason | None:
         """Set aside blocks of the device for a sequence beyond it, or return why not."""
@@ -182,9 +197,12 @@ class PausingTrial(Trial):
         more = self.way.more
         if not more.limit:
             return full
-        by = "the host attends" if more.tier == "host" else "layers take in turn"
-        longest = f", and a sequence of {more.num_shared * self.books.size} at most" if more.num_shared else ""
-        return full._replace(text=f"{full.text}; {by} {more.limit} KV tokens at most, {self.left} are left{longest}")
+        if more.tier == "host":
+            said = f"the host attends {more.limit} KV tokens at most, of answers alone, {self.left} are left"
+        else:
+            said = f"layers share slots for {more.num_shared * self.books.size} tokens of each sequence, and take "
+            said += f"{more.limit} in an iteration at most, {self.left} are left"
+        return full._replace(text=f"{full.text}; {said}")
 
 
 @dataclass(eq=False)
@@ -201,7 +219,8 @@ class Pausing:
     more: Beyond
     # Running sequences beyond the device, and the tokens that are counted for each.
     beyond: dict[str, int] = field(default_factory=dict)
-    order: list[str] = field(default_factory=list)  # the sequences of the last plan
+    # Running sequences: first those without work in the last plan, then those of the plan, in order.
+    order: dict[str, None] = field(default_factory=dict)
     decoding: set[str] = field(default_factory=set)  # sequences whose last plan has sampled a token
     at_home: dict[str, Pages] = field(default_factory=dict)  # of sequences that the host attends
 
@@ -222,9 +241,11 @@ class Pausing:
         work = proposal.work
         trial = settle(proposal, PausingTrial, self.room)
         trial.grow(work)
-        self.order = [item.sequence for item in work]
+        mine = dict.fromkeys([item.sequence for item in work])
+        others = dict.fromkeys([name for name in self.order if name not in mine and name not in trial.gone])
+        self.order = others | mine
         if not proposal.admit:
-            trial.fill_device(self.order)
+            trial.fill_device([*self.order])
         moves = self._leave(proposal, trial)
         came_up = [name for name in self.beyond if name not in trial.beyond and name not in trial.gone]
         self.beyond = trial.beyond
@@ -316,6 +337,7 @@ class Pausing:
 
     def release(self, name: str) -> None:
         """Forget a sequence."""
+        self.order.pop(name, None)
         self.beyond.pop(name, None)
         self.at_home.pop(name, None)
         self.decoding.discard(name)

@@ -63,7 +63,8 @@ class Waves(Memory):
         )
         beyond: int | None = option(
             None,
-            "KV tokens beyond the device that an iteration attends, at most; none: as many as take no time, if that is "
+            "KV tokens beyond the device that an iteration attends, at most; none: with turns=host as many as give the "
+            "most tokens/s beside a full device, with turns=layers as many as the link uploads meanwhile, if that is "
             "known, or as the host holds",
             minimum=1,
             offered=True,
@@ -76,15 +77,15 @@ class Waves(Memory):
         )
         split: int | None = option(
             None,
-            "KV tokens attended by the host from which on an iteration has two passes; none: where two are faster, if "
-            "that is known, or never",
+            "minimum KV tokens attended by the host for two passes; none: where two are faster, if that is known, or "
+            "never",
             minimum=1,
             offered=True,
         )
         buffer: float | None = option(
             None,
-            f"part of the device for each of two waves, or for the slots that layers share; none: {BUFFER:g}, or what "
-            "is offered",
+            f"part of the device for each of two waves, at most 0.5, or for the slots that layers share; none: "
+            f"{BUFFER:g}, or room for two waves of memory.beyond",
             minimum=0,
             maximum=1,
             offered=True,
@@ -109,14 +110,20 @@ class Waves(Memory):
                 )
             needs = {"beyond": PAUSING, "passes": ("host",), "split": ("host",), "layers": ("layers",)}
             for name, turns in {**needs, "buffer": ("layers",)}.items():
-                rotates = name == "buffer" and self.overflow == ROTATE
-                if getattr(self, name) is not None and self.turns not in turns and not rotates:
-                    wanted = " or ".join(f"memory.turns={one}" for one in turns)
+                rotates = self.overflow == ROTATE
+                if getattr(self, name) is not None and self.turns not in turns and not (rotates and name == "buffer"):
+                    wanted = "" if rotates else ", or give " + " or ".join(f"memory.turns={one}" for one in turns)
                     wanted += f" or memory.overflow={ROTATE}" if name == "buffer" else ""
+                    chosen = f"overflow is {ROTATE}" if rotates else f"turns is {self.turns or 'none'}"
                     raise UsageError(
-                        f"memory.{name} is {getattr(self, name):g} and memory.turns is {self.turns or 'none'}, for "
-                        f"which it means nothing: leave it out, or give {wanted}."
+                        f"memory.{name} is {getattr(self, name):g} and memory.{chosen}, for which it means nothing: "
+                        f"leave it out{wanted}."
                     )
+            if self.passes is not None and self.split is not None:
+                raise UsageError(
+                    f"memory.passes is {self.passes}, whatever the host attends, and memory.split is {self.split}: "
+                    "leave one of them out."
+                )
             if self.host_dtype != "auto" and self.turns == "host":
                 raise UsageError(
                     f"memory.host_dtype is {self.host_dtype} and memory.turns is host, with which the host attends KV "
@@ -124,7 +131,8 @@ class Waves(Memory):
                 )
             if self.overflow == ROTATE and self.buffer is not None and self.buffer > 0.5:
                 raise UsageError(
-                    f"memory.buffer is {self.buffer:g}, of each of two waves: give at most 0.5 of the device."
+                    f"memory.buffer is {self.buffer:g} of the device, for each of two waves (memory.overflow is "
+                    f"{ROTATE}): give at most 0.5."
                 )
 
     def __init__(self, capacity: int, options: Any = None) -> None:
@@ -151,7 +159,8 @@ class Waves(Memory):
             num_shared = 0
             check_size(capacity // self.size, capacity, self.size)
         self.capacity = capacity
-        num_host = (own.host or HOST_TIMES * (capacity + self.shared_capacity // layers)) // self.size
+        device = capacity + self.shared_capacity // layers
+        num_host = (own.host or max(self.size, HOST_TIMES * device)) // self.size
         check_host(num_host, own.host, self.size)
         self.host_capacity = num_host * self.size
         self.books = WaveBooks(capacity // self.size, num_host, self.size)
@@ -168,14 +177,22 @@ class Waves(Memory):
     def check(self, *prompts: Request) -> None:
         most = max(prompts, key=lambda prompt: prompt.max_cached)
         blocks_of, num_blocks = self.books.blocks.blocks_of, self.books.num_blocks
-        blocks = blocks_of(most.max_cached)
-        shared = self.shared_capacity // self.size
-        in_turn = blocks <= shared and most.max_cached <= (self.options.beyond or self.host_capacity)
-        if blocks > num_blocks and not in_turn:
-            instead = "" if shared else ", or give memory.turns=layers and memory.buffer=1, to hold one layer at a time"
-            if shared and (self.options.buffer or BUFFER) < 1:
-                instead = ", or raise memory.buffer"
-            have = f"has {num_blocks}" + (f", and {shared} of one layer" if shared else "")
+        blocks, shared = blocks_of(most.max_cached), self.shared_capacity // self.size
+        limit = self.options.beyond or self.host_capacity
+        if blocks > num_blocks and not (blocks <= shared and most.max_cached <= limit):
+            have = f"has {num_blocks}"
+            instead = (
+                f", or give memory.turns=layers, memory.buffer=1 and memory.beyond={most.max_cached}, to hold one "
+                "layer at a time"
+            )
+            if shared and blocks > shared:
+                have += f", and {shared} of one layer"
+                instead = (
+                    ", or raise memory.buffer" if blocks <= shared + num_blocks * (self.options.layers or 1) else ""
+                )
+            elif shared:
+                have += f", and {shared} of one layer for {limit} tokens at most"
+                instead = f", or give memory.beyond={most.max_cached}"
             raise RequestRefused(
                 f"Request {most.id!r} may need {blocks} blocks of {self.size} KV tokens on the device, where attention "
                 f"reads them, and it {have}: shorten the prompt, lower max_new_tokens, raise --kv-memory to hold "

@@ -45,9 +45,10 @@ class Backlog:
 
     @property
     def title(self) -> str:
-        gigabytes = self.server.tokens * self.server.slot_bytes / 1e9
+        gigabytes = f"{self.server.tokens * self.server.slot_bytes / 1e9:.3g} GB"
         said = "as the paper assumed: " if self.assumed else ""
-        return f"{said}{self.server.title}, {gigabytes:.3g} GB for KV"
+        size = gigabytes if self.server.virtual else f"{self.server.tokens:,} tokens"
+        return f"{said}{self.server.title}, {size} for KV"
 
     def run(self, contender: Contender, number: int) -> dict[str, float]:
         """Serve the requests of a round with one contender."""
@@ -117,7 +118,9 @@ def _filled(conditions: Conditions, server: Server) -> Server:
             resolve_run(HOST.row, server.source, settings).choices.options["memory"].beyond if server.virtual else 0
         )
         mean = sum(MEANS[1:]) * server.scale.lengths
-        server.draw(math.ceil(TIMES * (server.tokens + beyond) / mean))
+        # In real time memory grows with the longest of the requests.
+        while server.num_requests < (needed := math.ceil(TIMES * (server.tokens + beyond) / mean)):
+            server.draw(needed)
     return server
 
 

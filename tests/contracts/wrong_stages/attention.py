@@ -24,6 +24,7 @@ ATTENTIONS = [
     _layout("lays out nothing", "None", "returned None: give Layout"),
     _layout("waves of pairs", "replace(r, waves=((0, len(work)),))", "waves[0] is (0, 3): give Span"),
     _layout("leaves work out", "replace(r, waves=(Span(0, 1),))", "cover all 3"),
+    _layout("passes of its own", "replace(r, passes=(Span(0, len(work)),))", "give none, or what memory placed"),
     _layout("attends twice", "replace(r, waves=(Span(0, 2), Span(1, len(work))))", "consecutive ranges"),
     _layout("lanes that forget", "replace(r, lanes=((0,),))", "each of the 3 pieces"),
     _layout("a shape of its own", "replace(r, shape=Rectangle(0, 2, 8, 0, 4))", "what memory placed"),

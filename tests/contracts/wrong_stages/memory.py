@@ -78,6 +78,10 @@ MEMORIES = [
         "replace(p, moves=(Move('copy', 0, 1, 1, moment='behind'),))",
         "have a plan of their own",
     ),
+    _placing("a pass of half the work", "replace(p, passes=(Span(0, 1),))", "passes are consecutive ranges"),
+    _placing(
+        "a wave in two passes", "replace(p, passes=(Span(0, 1), Span(1, len(p.places))))", "each wave is in one pass"
+    ),
     _placing("waves of nothing", "replace(p, waves=(Span(0, 0),))", "cover all 3"),
     _placing(
         "a rectangle elsewhere",

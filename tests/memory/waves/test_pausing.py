@@ -97,7 +97,9 @@ def test_the_host_attends_the_newest_that_decode() -> None:
     assert rounds.placed.waves == (Span(0, 1), Span(1, 2))
     assert {(move.kind, move.moment, move.wave) for move in plan.moves} == {("offload", "before", 0)}
     assert rounds.memory.usage() == KVUsage(4, 4, 6, host=4)
-    assert rounds.full().endswith("the host attends 4 KV tokens at most, 0 are left")  # and a, with b, exceeds 6 slots
+    assert rounds.full().endswith(
+        "the host attends 4 KV tokens at most, of answers alone, 0 are left"
+    )  # and a, with b, exceeds 6 slots
     plan = rounds.round(evict=("b",))
     assert not plan.moves  # its KV is there already
 
@@ -177,6 +179,46 @@ def test_what_passes_through_shared_slots() -> None:
     ]
 
 
+def test_one_that_a_trial_brings_up_may_be_evicted_in_it() -> None:
+    """c outgrows the shared slots, and comes up to the device; a newcomer of a higher level then displaces it."""
+    rounds = Grown(10, turns="layers", layers=2, buffer=0.3)
+    rounds.round(asks("a", 1, 9), asks("c", 5, 9))
+    rounds.round()
+    rounds.memory.release(rounds.running.pop(0), 0.0)
+    c = rounds.running[0]
+    room = rounds.memory.room()
+    assert room.extend(c) is None
+    assert room.beyond == {}
+    free = room.count.free
+    room.evict(c)
+    assert room.count.free == free + 7
+
+
+def test_one_without_work_in_the_last_plan_may_go_beyond_the_device() -> None:
+    """A policy may compute prompts alone: a and b decode, and have no work in the plan of c's prompt."""
+    rounds = Grown(6, turns="host", passes=1)
+    rounds.round(asks("a", 1, 9), asks("b", 1, 9))
+    rounds.round()
+    running, rounds.running = rounds.running, []
+    rounds.round(asks("c", 2, 9))
+    rounds.running = [*running, *rounds.running]
+    assert [*rounds.memory.way.newest()] == ["c", "b", "a"]
+    rounds.round()
+    assert rounds.memory.way.beyond.keys() == {"c"}
+
+
+def test_a_newcomer_without_room_sends_nobody_beyond_the_device() -> None:
+    """8 slots hold a with 3 and b with 4 tokens. The host may have those of b, and c needs 6: one too many."""
+    rounds = Grown(8, turns="host", beyond=4, passes=1)
+    rounds.round(asks("a", 1, 9), asks("b", 2, 9))
+    rounds.round()
+    room = rounds.memory.room()
+    assert [room.extend(one) for one in rounds.running] == [None, None]
+    before = dict(room.beyond), room.left, room.count.free
+    assert room.admit(Sequence(asks("c", 6, 3)), growing=True) is not None
+    assert (dict(room.beyond), room.left, room.count.free) == before
+
+
 def test_a_sequence_that_outgrows_the_shared_slots_leaves_them() -> None:
     """10 slots of 2 layers: 7 that stay, and 6 of one layer. c grows to 7 tokens, and comes up when a has ended."""
     rounds = Grown(10, turns="layers", layers=2, buffer=0.3)
@@ -185,7 +227,7 @@ def test_a_sequence_that_outgrows_the_shared_slots_leaves_them() -> None:
     assert rounds.memory.way.beyond == {"c": 6}
     told = rounds.full()
     assert "needs 7 blocks on the device, 4 are free" in told
-    assert told.endswith("layers take in turn 80 KV tokens at most, 74 are left, and a sequence of 6 at most")
+    assert "layers share slots for 6 tokens of each sequence, and take 80 in an iteration at most, 74 are left" in told
     rounds.memory.release(rounds.running.pop(0), 0.0)
     plan = rounds.round()
     assert [(place.tier, place.capacity) for place in plan.places] == [("device", 7)]
@@ -236,6 +278,8 @@ def test_what_the_host_cannot_attend_pauses() -> None:
         ({"buffer": 0.2}, ("memory.buffer is 0.2 and memory.turns is none", "=layers or memory.overflow=rotate")),
         ({"buffer": 0.7, "overflow": "rotate"}, ("memory.buffer is 0.7", "at most 0.5")),
         ({"layers": 2}, ("memory.layers is 2", "memory.turns=layers")),
+        ({"beyond": 5, "overflow": "rotate"}, ("memory.beyond is 5 and memory.overflow is rotate", "leave it out.")),
+        ({"passes": 2, "split": 9, "turns": "host"}, ("memory.passes is 2", "memory.split is 9", "leave one")),
         ({"host_dtype": "int8", "turns": "host"}, ("memory.host_dtype is int8", "attends KV as it was written")),
     ],
 )
@@ -248,5 +292,7 @@ def test_a_request_longer_than_what_takes_turns() -> None:
     """8 slots stay, 16 of one layer are shared; of what exceeds the device, 10 tokens are attended at most."""
     memory = Waves(16, Waves.Options(block_size=1, turns="layers", layers=2, buffer=0.5, beyond=10))
     memory.check(asks("a", 5, 6))
-    with refusal(RequestRefused, "'b' may need 11 blocks", "it has 8, and 16 of one layer", "or raise memory.buffer"):
+    with refusal(
+        RequestRefused, "'b' may need 11 blocks", "it has 8, and 16 of one layer for 10 tokens", "give memory.beyond=11"
+    ):
         memory.check(asks("b", 5, 7))
