@@ -1,4 +1,4 @@
-"""Attends packed lanes: together in one call, or on a CPU in parallel threads (FluidInfer, 4.2)."""
+"""Attends packed lanes: in one call, or in parallel threads of a CPU (FluidInfer, 4.2)."""
 
 from __future__ import annotations
 

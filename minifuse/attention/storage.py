@@ -26,7 +26,7 @@ class KVStorage:
 
     @property
     def floating(self) -> tuple[Tensor, Tensor]:
-        """Return the tensors of floating-point numbers, one for keys and one for values; each begins with layers."""
+        """Return the tensors of floating-point numbers, for keys and for values: [num_layers, slots, ...]."""
         return self.keys, self.values
 
     @property

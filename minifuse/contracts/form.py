@@ -108,7 +108,7 @@ def check_cover(where: str, waves: tuple[Span, ...], total: int, kind: str = "wa
 
 
 def check_passes(where: str, passes: tuple[Span, ...], waves: tuple[Span, ...], total: int) -> None:
-    """Raise `Wrong` unless passes, if any, cover `total` pieces and each has waves of its own."""
+    """Raise `Wrong` unless passes, if any, cover `total` pieces and divide no wave."""
     check_cover(where, passes, total, "passes")
     if not {one.stop for one in passes} <= {wave.stop for wave in waves or (Span(0, total),)}:
         raise Wrong(f"{where}{shown(passes)}", f"each wave is in one pass, and the waves are {shown(waves)}", "layout")

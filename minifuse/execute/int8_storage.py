@@ -12,7 +12,7 @@ LARGEST = 127  # of the whole numbers that a head's key or value becomes
 
 
 class Int8Storage(KVStorage):
-    """Keeps keys and values as whole numbers, with a scale for each token, layer and head.
+    """Keeps keys and values in 8 bits, with a scale for each token, layer and head.
 
     >>> store, back = torch.empty(1, 2, dtype=torch.int8), torch.empty(1, 2)
     >>> scale = torch.empty(1, 1)
@@ -46,7 +46,7 @@ class Int8Storage(KVStorage):
 
 
 def quantise(numbers: Tensor, kept: Tensor, scales: Tensor) -> None:
-    """Write `numbers`, in steps of the largest of a row over 127, to `kept`, and the steps to `scales`."""
+    """Round `numbers` to steps of a row's largest over 127; writes `kept` and `scales`."""
     steps = numbers.abs().amax(-1, keepdim=True).float() / LARGEST
     scales.copy_(steps)
     kept.copy_((numbers / steps.where(steps != 0, 1)).round_())

@@ -1,4 +1,4 @@
-"""Times a plan layer by layer: device, host and link work beside each other (FluidInfer; Pensieve)."""
+"""Times a plan layer by layer, as device, host and link work together (FluidInfer; Pensieve)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class TieredStorage(KVStorage):
 
 
 class _SharedStorage(KVStorage):
-    """Keeps KV of one layer at a time: all layers are views of the same slots."""
+    """Keeps KV of one layer at a time; all layers view the same slots."""
 
     def __init__(self, config: TextShape, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(replace(config, num_layers=1), num_slots, dtype, device)

@@ -1,4 +1,4 @@
-"""Threads that compute on one core each."""
+"""Starts threads that compute on one core each."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

@@ -175,7 +175,7 @@ class ServedText(ServedModel):
         return None
 
     def _beyond(self, cost: Roofline | MeasuredCost, option: str, turns: str, host_dtype: str) -> float | None:
-        """Return what can be attended beyond the device in an iteration; None: whatever the host holds."""
+        """Return what an iteration can attend beyond the device; None: whatever the host holds."""
         capacity = self.kv_bytes // self.slot_bytes
         if turns == "host" and not cost.host_attends:
             return None

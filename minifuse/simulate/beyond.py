@@ -1,4 +1,4 @@
-"""Finds how much KV beyond the device can be attended in an iteration, by simulating iterations (FluidInfer)."""
+"""Sizes what an iteration attends beyond the device, by simulating iterations (FluidInfer)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OnHost(NamedTuple):
 
 
 class Sized(NamedTuple):
-    """What a host attends.
+    """Describes what a host attends.
 
     Attributes:
         tokens: KV tokens with which tokens per second are the most, the device being full of KV.
@@ -53,7 +53,7 @@ def on_host(cost: Callable[[Plan], float], link: Link, capacity: int) -> Sized:
 
 
 def through_the_link(cost: Callable[[Plan], float], link: Link, capacity: int) -> int:
-    """Count the KV tokens that the link uploads during an iteration with a device full of KV."""
+    """Count the KV tokens that the link uploads during an iteration of a full device."""
     seconds = cost(_iteration(capacity, OnHost(0)))
     uploading_s = link.seconds([Move("upload", 0, 0, capacity, "host")])
     return int(capacity * seconds / uploading_s) if uploading_s else 0
@@ -67,7 +67,7 @@ def _seconds(cost: Callable[[Plan], float], link: Link, capacity: int, beyond: O
 
 
 def _iteration(capacity: int, beyond: OnHost) -> Plan:
-    """Return a plan of single tokens; sequences of equal contexts fill the device, the host has others."""
+    """Return a plan of single tokens, with contexts that fill the device and `beyond`."""
     context = max(CONTEXT, -(-capacity // MOST))
     here, there = _lengths(capacity, context), _lengths(beyond.tokens, context)
     work = tuple([Work(f"s{i}", length - 1, length) for i, length in enumerate((*here, *there))])

@@ -241,7 +241,7 @@ class Roofline:
         return self.machine.host is not None
 
     def times(self, plan: Plan) -> PlanTimes:
-        """Return how long the passes and the waves of a plan take; `plan.shape` must be None."""
+        """Return how long a plan's passes and waves take; `plan.shape` must be None."""
         if self.host_attends and "host" in plan.tiers:
             return self._times_beside_the_host(plan)
         attention_s = [self.attention_s(part) for part in plan.parts]
@@ -259,7 +259,7 @@ class Roofline:
         return self._moved(plan) * self.kv_elements * self.element / self.machine.bandwidth
 
     def _beside_the_host(self, plan: Plan) -> float:
-        """Return the seconds of the device alone, while the host attends the KV in its memory."""
+        """Return the device's own seconds, while the host attends the KV in its memory."""
         times = self._times_beside_the_host(plan)
         on_device = [one for one, tier in zip(times.waves, plan.tiers, strict=True) if tier != "host"]
         return sum(times.token_wise) + sum(on_device)
@@ -275,7 +275,7 @@ class Roofline:
         return PlanTimes(token_wise, [host_s if tier == "host" else device_s for tier, host_s, device_s in here])
 
     def host_attention_s(self, works: Sequence[Work]) -> float:
-        """Return how long the host attends these pieces: the longer of reading their KV and arithmetic."""
+        """Return how long the host attends these pieces: the longer of reading and arithmetic."""
         host = self.machine.host or Host(self.machine.bandwidth, self.flops)
         num_bytes = sum([work.stop for work in works]) * self.kv_elements * self.element
         arithmetic = self.pair_flops * sum(map(_pairs, works))

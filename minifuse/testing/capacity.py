@@ -135,7 +135,7 @@ def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("waves")
 def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
-    """Count the slots of the longest sequence, on the device or in the slots that layers share.
+    """Count the longest sequence's slots, on the device or in slots that layers share.
 
     The prompts of a request may be attended one after the other, but the host must hold them all.
     """

@@ -215,7 +215,7 @@ def _check_run(first: Any, count: Any, most: int) -> None:
 
 
 def _check_waves(event: Event) -> None:
-    """Check that waves and passes are ranges of the work, and that lanes list pieces of it."""
+    """Check that waves and passes are ranges of work, and lanes lists of it."""
     most = len(event["work"])
     for wave in (*event["waves"], *event.get("passes", ())):
         start, stop = wave

@@ -25,7 +25,7 @@ def slots_of(place: list[Any], start: int = 0, stop: int | None = None) -> list[
 
 
 def as_drawn(step: Event) -> Event:
-    """Return a step with whole block tables in which the slots that layers share follow those of the device.
+    """Return a step with whole block tables; slots that layers share follow the device's.
 
     >>> out = ["offload", 1, 40, 1, "shared", "host", "after", 0]
     >>> step = as_drawn({"kv": [0, 0, 6, 0], "places": [[[0, 1], 2, "shared"]], "moves": [out]})

@@ -102,7 +102,7 @@ class BlockTables:
         return [kept, list(blocks[kept:]), place.size, *tier]
 
     def whole(self, name: str, told: list[Any]) -> list[Any]:
-        """Undo `told`: for `Pages`, return the whole block table, the block size, and perhaps the tier."""
+        """Undo `told`: for `Pages`, return the whole block table, its size, perhaps its tier."""
         if len(told) < 3:
             return told
         kept, new, *rest = told

@@ -1,4 +1,4 @@
-"""Keeps where KV lies: in blocks of the device, and in consecutive slots of the host (FluidInfer, 4.1)."""
+"""Keeps KV's blocks on the device and its consecutive slots on the host (FluidInfer, 4.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minifuse.memory.places import Places
 
 
 class WaveBooks:
-    """Gives every admitted sequence a home on the host, and blocks of the device while its KV is there.
+    """Gives admitted sequences a home on the host, and blocks while they are on the device.
 
     KV goes to the host once: what was offloaded stays at home, and only later tokens are offloaded the next time.
 
@@ -69,7 +69,7 @@ class WaveBooks:
         ]
 
     def offload(self, name: str, pages: Pages, stop: int, moment: Moment, wave: int) -> list[Move]:
-        """Return the moves that copy to the host a sequence's tokens before `stop` that it lacks."""
+        """Return the moves that copy a sequence's new tokens before `stop` to the host."""
         home, start = self.homes.places[name].offset, self.backed.get(name, 0)
         self.backed[name] = stop
         return [
@@ -120,7 +120,7 @@ def runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 
 def take_turns(needs: Seq[int], limit: int, num_blocks: int) -> list[tuple[int, int]]:
-    """Return the wave of each sequence that passes through shared slots, and its first block there.
+    """Return each sequence's wave and first block in the slots that layers share.
 
     Even waves fill the slots from their beginning, odd ones from their end: while a wave is attended, the next one is
     uploaded, in the same layer or the next.

@@ -25,14 +25,14 @@ RESERVE = 100  # newcomers leave a part in so many of the device to running sequ
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """How KV beyond the device is attended.
+    """Describes how KV beyond the device is attended.
 
     Attributes:
         tier: "host": the host attends it. "shared": each layer's passes through slots that the layers share.
         limit: tokens of it in an iteration, at most; 0: none.
         num_shared: blocks that the layers share.
-        split: if the host attends so many tokens or more, the device computes one half of the batch while the host
-            attends the other, in two passes; None: never.
+        split: minimum tokens attended by the host for two passes: the device computes one half of the batch while the
+            host attends the other; None: never.
     """
 
     tier: str = "host"
@@ -97,7 +97,7 @@ class PausingTrial(Trial):
         return self.extend_to(sequence.request.id, len(sequence.tokens))
 
     def extend_to(self, name: str, length: int) -> Reason | None:
-        """Set aside what a running sequence lacks for `length` tokens, or return why there is no room."""
+        """Set aside what a running sequence lacks for `length` tokens, or return why not."""
         if name not in self.beyond:
             pages = self.books.blocks.pages.get(name)
             if pages is not None and length <= len(pages.blocks) * self.books.size:
@@ -138,7 +138,7 @@ class PausingTrial(Trial):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
 
     def fill_device(self, names: Seq[str]) -> None:
-        """Bring up sequences from beyond the device, in order, while enough of the device stays free."""
+        """Bring up sequences from beyond the device, in order, while enough room stays free."""
         spare = self.books.num_blocks // SPARE
         for name in names:
             if name in self.beyond and name in self.way.beyond:
@@ -163,7 +163,7 @@ class PausingTrial(Trial):
         return tokens <= self.left and not self._is_too_long(tokens)
 
     def _is_too_long(self, tokens: int) -> bool:
-        """Return whether a sequence of so many tokens exceeds what one may have beyond the device."""
+        """Return whether one sequence may not have so many tokens beyond the device."""
         return self.books.blocks.blocks_of(tokens) > self.way.longest
 
     def _put_beyond(self, name: str, tokens: int) -> None:
@@ -207,7 +207,7 @@ class PausingTrial(Trial):
 
 @dataclass(eq=False)
 class Pausing:
-    """Keeps running sequences on the device, and attends KV beyond it as far as that takes no time.
+    """Keeps running sequences on the device, and attends KV beyond it within a limit.
 
     A sequence that is evicted pauses: its KV goes to the host, and it goes on later with a single token. The KV of
     sequences beyond the device lies on the host, too. They are attended there, beside the device, or pass through the

@@ -1,4 +1,4 @@
-"""Attends more KV than the device holds by rotating it through the device, in waves (FluidInfer, Fig. 8)."""
+"""Rotates KV that exceeds the device through it, in waves (FluidInfer, Fig. 8)."""
 
 from __future__ import annotations
 

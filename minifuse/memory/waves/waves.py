@@ -1,4 +1,4 @@
-"""Serves more sequences than the device has room for: they pause, or their KV passes through it (FluidInfer, 4.1)."""
+"""Serves more sequences than the device holds: they pause, or their KV moves (FluidInfer, 4.1)."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

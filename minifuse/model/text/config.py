@@ -65,7 +65,7 @@ class ModelConfig(TextShape):
         return 2 * self.num_layers * self.kv_size
 
     def kv_bytes_per_token(self, dtype: str) -> int:
-        """Return the bytes of a token's KV; in int8, each head's key and value has a scale of 4 bytes."""
+        """Return the bytes of a token's KV; in int8 each head's scales take 8 more."""
         if dtype == "int8":
             return self.kv_elements_per_token + 4 * 2 * self.num_layers * self.num_kv_heads
         return self.kv_elements_per_token * DTYPE_BYTES[dtype]

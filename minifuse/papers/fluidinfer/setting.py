@@ -125,7 +125,7 @@ class Server(Bench[TextSource]):
         return int(PROMPTS * self.scale.lengths)
 
     def draw(self, num_requests: int) -> None:
-        """Draw the lengths of so many requests for each round; in real time, these set the sizes of memory."""
+        """Draw the lengths of each round's requests; in real time these set memory's sizes."""
         self.num_requests = num_requests
         self.lengths = [self._lengths(number) for number in range(self.rounds)]
         if not self.virtual:

@@ -1,4 +1,4 @@
-"""A backlog where KV memory is short: what completes in a second, and the paper's assumptions apart."""
+"""Measures a backlog where KV memory is short, also as the paper assumed it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minifuse.papers.curve import Contender, Outcome, run_rounds
 from minifuse.papers.experiment import RANGE, Column, Conditions, Panel, Point, Say, Values
 from minifuse.papers.fluidinfer.setting import FLUID, HOST, INT8, LAYERS, ORCA, ORCA_TOLD, OTHERS, ROTATE, VLLM, Server
 from minifuse.papers.page import Drawn, notes, spec
-from minifuse.papers.verdict import MORE, Claim, verdict
+from minifuse.papers.verdict import LOWER, MORE, Claim, verdict
 from minifuse.serve.resolve import resolve_run
 from minifuse.simulate.cost import Hardware, Host, hardware
 from minifuse.workload.conversations import MEANS
@@ -108,7 +108,7 @@ class Backlogs(tuple[Backlog, ...]):
 
 
 def _filled(conditions: Conditions, server: Server) -> Server:
-    """Give a server a backlog of `TIMES` as many requests as run at once, unless the user gave a number.
+    """Give a server `TIMES` as many requests as run at once, or the user's number.
 
     KV that the host attends counts, too.
     """
@@ -164,7 +164,7 @@ def _gains(found: Mapping[str, Outcome], key: str, name: str, over: str = VLLM.k
 
 
 def _judged(backlog: Backlog, found: Mapping[str, Outcome]) -> list[str]:
-    """Judge the tokens completed in a second over those of vllm, by the paper and by our own aims."""
+    """Judge completed tokens/s over those of vllm, by the paper and by our aims."""
     said = []
     over_vllm = Claim("2x to 4x", *paper.GAINS)
     for one in [one for one in backlog.contenders if one in OURS]:
@@ -174,6 +174,9 @@ def _judged(backlog: Backlog, found: Mapping[str, Outcome]) -> list[str]:
         if one in (FLUID, HOST) and not backlog.assumed:
             aim = SERVES_MORE if one is HOST and backlog.server.virtual else MORE
             said.append(verdict(what, rounds, aim, source="aim"))
+        if one in (FLUID, HOST) and not backlog.server.virtual:
+            what = f"{backlog.title}, CPU seconds of {one.head} over vllm"
+            said.append(verdict(what, _gains(found, one.key, "cpu_s"), LOWER, source="aim"))
     if backlog.assumed:
         for one in (ROTATE, FLUID):
             rounds = _gains(found, one.key, "steady_tokens", over=_limited(VLLM).key)
