@@ -69,7 +69,8 @@ class Backlogs(tuple[Backlog, ...]):
     @classmethod
     def of(cls, conditions: Conditions) -> Backlogs:
         if conditions.scale != "paper":
-            server = Server(replace(conditions, model=conditions.model or "random:medium"), "medium", ("cpu", 1))
+            model = "small" if conditions.scale == "quick" else "medium"
+            server = Server(replace(conditions, model=conditions.model or f"random:{model}"), model, ("cpu", 1))
             return cls([Backlog(_filled(conditions, server), REAL)])
         one, several = paper.MACHINES[:2]
         model = paper.MODELS[-1]
