@@ -128,7 +128,7 @@ def main(
 ) -> None:
     """Measure what copies in 8 bits change."""
     models = ("tiny",) if quick else ("tiny", "random:small", "random:medium")
-    rows = [*measure(models, 6 if quick else 24, 20 if quick else 60)]
+    rows = [*measure(models, 6 if quick else 12, 20 if quick else 40)]
     found = {**provenance(), "rows": rows}
     (out / "int8-copies.json").write_text(json.dumps(found, indent=1) + "\n")
     (out / "int8-copies.md").write_text(page(found))

@@ -31,11 +31,11 @@
 # > as fast as the device's memory, which the paper assumes. `--scale cpu` runs it for real, with the simulator's error
 # > beside it.
 # >
-# > **Agreement.** Five rounds. Fig. 11, OPT-6.7B on one 4090: below, 0.85 times the requests of `vllm` (0.76 to 0.97)
-# > and 1.67 times those of `orca`, and below on four; with the fast link at least 1.75 to 2.16 times, undecided.
-# > OPT-1.3B: below on one 4090 (0.65 times). Elsewhere undecided: no latency gets as high as the one compared. Fig.
-# > 12: OPT-6.7B above under load on every machine, OPT-1.3B undecided (3.01 to 4.10 times), OPT-125M undecided or
-# > below (0.99 to 2.24); over `orca` it is below on four GPUs (0.67 to 0.80). On GPUs: not measured. All figures:
+# > **Agreement.** Two rounds. Fig. 11, OPT-6.7B on one 4090: over `vllm` 1.35 times at equal latency, 1.90 with
+# > attention on the host, 0.90 rotating, and 1.32 on four: below. Elsewhere below or undecided. Fig. 12: OPT-6.7B
+# > agrees on four A100s at three rates, and is below on one 4090 where KV is short: a request that pauses has a gap. A
+# > backlog: 1.07 to 1.14 times the tokens/s of `vllm`, with the host 1.31 to 2.95; rotating as the paper assumed, 4.58
+# > times `vllm` with batches of 16, and 0.87 times without. On GPUs: not measured. All figures:
 # > `benchmarks/results/README.md`.
 # >
 # > **Errata.** KV of 2,048 tokens of OPT-6.7B takes 1.07 GB in 16 bits, not nearly 8 GB (section 1). A largest batch of

@@ -124,6 +124,8 @@ class ServedText(ServedModel):
         if option in USED_BY:
             if beside["turns"] not in USED_BY[option]:
                 return Offer(None, f"not needed: memory.turns is {beside['turns'] or 'none'}")
+            if option == "split" and beside["passes"] is not None:
+                return Offer(None, f"not needed: memory.passes is {beside['passes']}")
             if option == "layers":
                 return Offer(config.num_layers, f"the model: {self.source.name}")
         value, source = None, ""

@@ -223,6 +223,8 @@ def test_what_the_host_attends_is_what_gives_most_tokens_per_second() -> None:
     assert (none.split, none.beyond) == (None, None)  # the host is the device: it attends whatever it holds
     _, given = options(1.5e9, **{"memory.beyond": 77, "memory.split": 5})
     assert (given.split, given.beyond) == (5, 77)
+    _, always = options(1.5e9, **{"memory.passes": 2})
+    assert (always.split, always.passes) == (None, 2)
 
 
 def test_ranks_share_a_host() -> None:

@@ -127,10 +127,10 @@ def _filled(conditions: Conditions, server: Server) -> Server:
 
 COLUMNS = (
     Column("technique", "at", "technique"),
-    Column("tokens/s\ncompleted", "measured", "tokens", None, axis="x"),
-    Column("over\nvllm", "measured", "gain", "{:.2f}x"),
+    Column("tokens/s\ncompleted", "measured", "tokens", None),
+    Column("over\nvllm", "measured", "gain", "{:.2f}x", axis="y"),
     Column("over vllm\nrange", "measured", "gain", RANGE),
-    Column("ms/\ntoken", "measured", "normalized_ms", None, axis="y", log=True),
+    Column("ms/\ntoken", "measured", "normalized_ms", None),
     Column("bound\ns", "measured", "bound_s", "{:.2f}"),
     Column("mean\nbatch", "measured", "batch", "{:.0f}"),
     Column("waits", "measured", "exposed", "{:.0%}"),
