@@ -24,17 +24,6 @@ class KVStorage:
         self._keys_across = self.keys.permute(0, 2, 3, 1)  # [num_layers, num_kv_heads, head_dim, slots]
         self._values_along = self.values.permute(0, 2, 1, 3)  # [num_layers, num_kv_heads, slots, head_dim]
 
-    @property
-    def floating(self) -> tuple[Tensor, Tensor]:
-        """Return the tensors of floating-point numbers, for keys and for values: [num_layers, slots, ...]."""
-        return self.keys, self.values
-
-    @property
-    def slot_bytes(self) -> int:
-        """Return the bytes of one token's KV in all layers."""
-        num_layers, _, *head = self.keys.shape
-        return 2 * num_layers * head[0] * head[1] * self.keys.element_size()
-
     def run_of(self, offset: int, length: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """View slots [offset, offset + length) in each layer.
 

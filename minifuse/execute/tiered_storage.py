@@ -47,6 +47,14 @@ class TieredStorage(KVStorage):
         self._shared = _SharedStorage(config, num_shared_slots, dtype, device)
 
     @property
+    def copy_bytes(self) -> int:
+        """Return the bytes of a token's copy on the host."""
+        if isinstance(self._host, Int8Storage):
+            return self._host.slot_bytes
+        num_layers, _, num_heads, dim = self.keys.shape
+        return 2 * num_layers * num_heads * dim * self.keys.element_size()
+
+    @property
     def tiers(self) -> Mapping[Tier, KVStorage]:
         """Return the tensors of each tier. They are not kept: a cycle would keep them after the run."""
         return {"device": self, "host": self._host, "shared": self._shared}

@@ -130,7 +130,7 @@ class PlanTransfers:
     def __init__(self, cache: TieredStorage, operators: Operators = TORCH) -> None:
         self.cache = cache
         self.num_layers = cache.keys.shape[0]
-        self.bytes_per_token = cache.tiers["host"].slot_bytes
+        self.bytes_per_token = cache.copy_bytes
         self.on_gpu = cache.device.type == "cuda"
         self.operators = operators
         self.streams = Streams(cache.device)

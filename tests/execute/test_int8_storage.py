@@ -57,4 +57,6 @@ def test_bytes_of_a_slot() -> None:
     host = _storage().tiers["host"]
     assert isinstance(host, Int8Storage)
     assert host.slot_bytes == 2 * 2 * 2 * (16 + 4) == CONFIG.kv_bytes_per_token("int8")
-    assert _storage().slot_bytes == CONFIG.kv_bytes_per_token("float64")
+    assert _storage().copy_bytes == host.slot_bytes
+    plain = TieredStorage(CONFIG, 8, torch.float64, torch.device("cpu"), 9)
+    assert plain.copy_bytes == CONFIG.kv_bytes_per_token("float64")

@@ -29,6 +29,7 @@ from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle
 from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
+from minifuse.execute.int8_storage import Int8Storage
 from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import PlanTransfers
 from minifuse.model.text.transformer import Transformer
@@ -96,7 +97,7 @@ class GhostRunner:
         self.ghost = TieredStorage(shadow, slots, torch.float64, cache.device, host, shared)
         self.cleared = cleared
         for tier in (*self.ghost.tiers.values(), *cache.tiers.values()):
-            for kv in tier.floating:
+            for kv in tier.scales if isinstance(tier, Int8Storage) else (tier.keys, tier.values):
                 for layer in kv:  # which may be views of the same slots
                     layer.fill_(math.nan)
         self.width = model.config.kv_size
