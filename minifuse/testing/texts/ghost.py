@@ -27,9 +27,9 @@ from minifuse.core.plan import Plan
 from minifuse.core.report import Ran
 from minifuse.core.request import Sequence
 from minifuse.core.shapes import Rectangle
+from minifuse.execute.int8_storage import Int8Storage
 from minifuse.execute.moving import MovingRunner
 from minifuse.execute.texts import TorchRunner
-from minifuse.execute.int8_storage import Int8Storage
 from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import PlanTransfers
 from minifuse.model.text.transformer import Transformer
