@@ -144,10 +144,10 @@ def test_evicted_and_readmitted(device, model_name, preemption) -> None:
 @pytest.mark.parametrize("turns", ["rest", "sequences", "layers"])
 @pytest.mark.parametrize("model_name", MODELS)
 def test_in_waves(device, model_name, turns) -> None:
-    """Memory for the longest request and a block, of as many layers as have it in turn."""
+    """Memory for the longest request and a block; the layers share half of it, as slots of one layer."""
     oracles = random_weights(build(CONFIGS[model_name], "float32"), seed=7)
     requests = [replace(request, arrival_s=0.0) for request in requests_of(2 * COUNT)]
-    in_turn = CONFIGS[model_name].num_layers if turns == "layers" else 1
+    way = {"memory.buffer": 0.5} if turns == "layers" else {"memory.overflow": "rotate"}
     longest = max(request.max_cached for request in requests)
     steps: list[StepReport] = []
     answers = served(
@@ -155,9 +155,9 @@ def test_in_waves(device, model_name, turns) -> None:
         model_name,
         device,
         requests,
-        capacity=-(-longest // in_turn) + 6,
+        capacity=longest + 6,
         on_step=steps.append,
-        **{"memory.turns": turns, "memory.host": 10 * sum(request.max_cached for request in requests)},
+        **{"memory.turns": turns, **way, "memory.host": 10 * sum(request.max_cached for request in requests)},
     )
     for answer in answers:
         assert_oracles_tokens(oracles, answer)
