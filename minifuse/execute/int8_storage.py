@@ -12,7 +12,7 @@ LARGEST = 127  # of the whole numbers that a head's key or value becomes
 
 
 class Int8Storage(KVStorage):
-    """Keeps keys and values in 8 bits, with a scale for each token, layer and head.
+    """Keeps keys and values in 8 bits, with scales by token, layer and head.
 
     >>> kept, scales = torch.empty(1, 2, dtype=torch.int8), torch.empty(1, 1)
     >>> quantise(torch.tensor([[2.54, -1.0]]), kept, scales)

@@ -51,14 +51,12 @@ class TritonOperators:
         layers = slice(None) if layer is None else slice(layer, layer + 1)
         for _, group in groupby(moves, lambda move: (move.source_tier, move.target_tier)):
             alike = list(group)
-            tier = cache.tiers[alike[0].source_tier]
             if alike[0].crosses and cache.tiers["host"].keys.dtype == cache.keys.dtype:
                 self._swap(cache, alike, layers)
-            elif alike[0].crosses:  # the host has numbers of its own
-                TORCH.move(cache, alike, layer)
-            elif disjoint(runs := [move[1:4] for move in alike]):
+            elif not alike[0].crosses and disjoint(runs := [move[1:4] for move in alike]):
+                tier = cache.tiers[alike[0].source_tier]
                 move_slots(tier.keys[layers], tier.values[layers], runs)
-            else:  # one after the other; the source of a move may overlap its own target
+            else:  # copies in 8 bits; or one after the other, as the source of a move may overlap its own target
                 TORCH.move(cache, alike, layer)
 
     @staticmethod

@@ -173,7 +173,7 @@ class ServedText(ServedModel):
             case "balance":
                 return machine.rate(cost.element) / machine.bandwidth * config.num_kv_heads / config.num_heads
             case "beyond" | "split" | "buffer":
-                return self._beyond(cost, option, **{name: beside[name] for name in ("turns", "host_dtype")})
+                return self._beyond(cost, option, beside["turns"], beside["host_dtype"])
         return None
 
     def _beyond(self, cost: Roofline | MeasuredCost, option: str, turns: str, host_dtype: str) -> float | None:

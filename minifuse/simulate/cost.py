@@ -171,12 +171,12 @@ class Roofline:
         self.flops = machine.rate(self.element)
 
     def __call__(self, plan: Plan) -> float:
-        shape, moved = plan.shape, self._moved(plan)
         if self.host_attends and "host" in plan.tiers:
             return self._beside_the_host(plan)
         if plan.layout.passes:
             times = self.times(plan)
             return sum(times.token_wise) + sum(times.waves)
+        shape, moved = plan.shape, self._moved(plan)
         if shape is None and (self.machine.processors is not None or self.machine.slower is not None):
             layers_s = self._products(plan.num_computed, len(plan.work), moved)
             return layers_s + sum(self.attention_s(plan)) + self._fixed(len(plan.work))

@@ -17,7 +17,7 @@ from minifuse.memory.places import Places
 
 
 class WaveBooks:
-    """Gives admitted sequences a home on the host, and blocks while they are on the device.
+    """Gives sequences a home on the host, and blocks while they are on the device.
 
     KV goes to the host once: what was offloaded stays at home, and only later tokens are offloaded the next time.
 

@@ -66,12 +66,12 @@ class TextCase(Case):
 
     @property
     def _slot_bytes(self) -> int:
-        return 8 * model_config(self.scenario.model).kv_elements_per_token
+        return model_config(self.scenario.model).kv_bytes_per_token("float64")
 
     def _copy_bytes(self, memory: Memory) -> int:
         """Return the bytes of a slot's copy on the host."""
-        in_8_bits = memory.host_dtype == "int8"
-        return model_config(self.scenario.model).kv_bytes_per_token("int8") if in_8_bits else self._slot_bytes
+        dtype = "float64" if memory.host_dtype == "auto" else memory.host_dtype
+        return model_config(self.scenario.model).kv_bytes_per_token(dtype)
 
     @property
     def _both_ways(self) -> float | None:
