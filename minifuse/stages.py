@@ -131,7 +131,7 @@ _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
 def register(cls: StageClass) -> StageClass:
     """Make a stage known by its `kind` and `name`, once.
 
-    By default a stage serves transformers, and claims nothing.
+    By default a stage serves transformers, and claims nothing. A class that a notebook defines again replaces itself.
 
     Raises:
         UsageError: the class lacks something that a stage of its kind must have (`minifuse.contracts.declared`), or
@@ -149,7 +149,9 @@ def register(cls: StageClass) -> StageClass:
         if not hasattr(cls, member):
             setattr(cls, member, value)
     known = _STAGES[kind].setdefault(name, cls)
-    if known is not cls:
+    if known.__module__ == cls.__module__ == "__main__" and known.__qualname__ == cls.__qualname__:
+        _STAGES[kind][name] = cls  # its cell has been run again
+    elif known is not cls:
         first, second = (f"{one.__qualname__} ({class_site(one)})" for one in (known, cls))
         if first == second:
             raise UsageError(f"The file of {first} was loaded twice: import it, or give it as a plugin, not both.")

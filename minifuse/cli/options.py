@@ -19,6 +19,7 @@ from minifuse.serve.assembly import Choices, choose
 from minifuse.serve.settings import CLOCKS, Settings, find_machine, simulated
 from minifuse.techniques import Technique
 from minifuse.trace.running import GROUPINGS
+from minifuse.workload import tour
 from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths, parse_users
 
 
@@ -67,7 +68,7 @@ _length = partial(_workload, metavar="LAW", parse=by_itself(parse_lengths))
 MODEL = "tiny, a directory in Hugging Face's format, random:PRESET, or cells: lstm, seq2seq, treelstm:hidden=256"
 KV_MEMORY = "memory for KV, or for states of cells: 64MiB, or more if 4096 tokens need it; on simulated hardware most"
 ARRIVAL = "none: all at once; constant:500ms, poisson:50ms or gamma:50ms:cv=2"
-WORKLOAD = "crowd:turns=4, sharegpt:scale=0.05, ...; for cells wmt15, wmt15:max=50, treebank, ..."
+WORKLOAD = "crowd:turns=4, tour, sharegpt:scale=0.05, ...; for cells wmt15, wmt15:max=50, treebank, ..."
 USERS = "users of synthetic requests: 4, or by their shares of them, 8:1:1"
 MAX_BATCH = "requests served at once, at most: the batch size of every stage that has one"
 GOODPUT = "latency bounds in ms that a good answer keeps: ttft:200,tpot:50"
@@ -148,6 +149,11 @@ class Options(ModelOptions):
     json: Annotated[bool, json_switch(panel="Output")] = False
 
     @property
+    def is_tour(self) -> bool:
+        """Return whether the workload is `tour`, which implies options that are not given."""
+        return self.workload == tour.TOUR
+
+    @property
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
 
@@ -157,7 +163,7 @@ class Options(ModelOptions):
         return Settings(
             dtype=self.dtype,
             device=self.device,
-            kv_memory=self.kv_memory,
+            kv_memory=tour.KV_MEMORY if self.kv_memory is None and self.is_tour else self.kv_memory,
             clock=self.clock,  # type: ignore[arg-type]
             hardware=simulated(self.hardware, self.clock),
             seed=self.seed,
@@ -175,6 +181,8 @@ class Options(ModelOptions):
             UsageError: the technique lacks an option, or the option does not take the value.
         """
         given, max_batch = stage_options(self.set), self.max_batch
+        if self.is_tour:
+            given = {**tour.STAGE_OPTIONS.get(row.memory, {}), **given}
         if known_only:
             given = {name: value for name, value in given.items() if name in row.option_names}
             max_batch = max_batch if row.batch_sizes else None

@@ -20,6 +20,7 @@ from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.serve.assembly import Choices
+from minifuse.workload import tour
 from minifuse.workload.cells import RESERVED, cell_workload
 from minifuse.workload.conversations import NAME, as_requests, conversation_stream, conversations, parse_asked
 from minifuse.workload.laws import Uniform, parse_arrival
@@ -183,6 +184,8 @@ class _Maker:
             requests = self._random(synthetic)
         elif name == CROWD:
             requests, expected = self._crowd(named)
+        elif named == tour.TOUR:
+            requests = self._tour()
         elif name == NAME:
             requests = self._completed(self._conversations(named, conversations))
         else:
@@ -206,6 +209,18 @@ class _Maker:
         encoded = [self._encode(text.removeprefix(BYTE_ORDER_MARK)) for text in texts]
         prompts = [Request("", prompt, limit, ignore_eos=ignore_eos) for prompt in encoded]
         return self._completed(arrive(gather(prompts, self.prompts_per_request), self.arrival, self.seed))
+
+    def _tour(self) -> list[Request]:
+        """Read the requests of `tour`."""
+        given = {"--requests": self.options.requests, "--arrival": self.options.arrival}
+        for flag, value in given.items():
+            if value is not None:
+                raise UsageError(
+                    f"{flag} and --workload tour are both given, and its 20 requests are fixed: leave one out."
+                )
+        self._check_tiny(tour.TOUR)
+        tell(f"note: --workload tour implies, where they are not given, {tour.IMPLIED}.")
+        return self._of_file(str(tour.REQUESTS))
 
     def _of_file(self, path: str) -> list[Request]:
         from minifuse.model.cells.trees import read_tree
@@ -262,11 +277,7 @@ class _Maker:
         from minifuse.model.tiny.tasks import crowd
         from minifuse.workload.talk import parse_talk, talk
 
-        if self.options.model != TINY or self.tokenizer is None:
-            raise UsageError(
-                f'The workload is "{text}", of tasks that the model tiny has learnt, and --model is '
-                f"{self.options.model}: leave one of them out."
-            )
+        self._check_tiny(text)
         asked, ignore_eos = parse_talk(text), self.options.ignore_eos
         if asked.turns > 1:
             turns, expected = talk(
@@ -278,6 +289,13 @@ class _Maker:
             requests = [*self._of_texts([task.prompt for task in tasks])]
             expected = {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
         return requests, {} if ignore_eos else expected  # with ignore_eos, the text goes on after the answer
+
+    def _check_tiny(self, workload: str) -> None:
+        if self.options.model != TINY or self.tokenizer is None:
+            raise UsageError(
+                f'The workload is "{workload}", of tasks that the model tiny has learnt, and --model is '
+                f"{self.options.model}: leave one of them out."
+            )
 
     def _random(self, make: Callable[..., Iterable[Request]]) -> Iterator[Request]:
         """Make requests of random tokens, with random lengths."""

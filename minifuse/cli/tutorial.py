@@ -15,6 +15,7 @@ from minifuse.cli.text import tell
 from minifuse.core.errors import UsageError
 from minifuse.io.output import write_whole
 from minifuse.io.shipped import places, shipped
+from minifuse.labs.chapter import student_notebook
 
 PLACES = places("tutorials", "tutorials")
 SERVERS = {"notebook": "jupyter notebook", "jupyterlab": "jupyter lab"}  # module -> its command
@@ -59,6 +60,9 @@ class TutorialOptions:
 
     chapter: Annotated[str | None, argument("[NN]", "a chapter, by its number; without one, all are listed")] = None
     copy: Annotated[bool, switch("--copy", "copy the chapter to this folder, and open nothing")] = False
+    solved: Annotated[bool, switch("--solved", "the chapter with its outputs and solutions, to read or to teach")] = (
+        False
+    )
 
 
 @takes(TutorialOptions)
@@ -66,12 +70,14 @@ def tutorial(options: TutorialOptions) -> int:
     """List the chapters of the course, or copy one here and open it."""
     known = chapters()
     if options.chapter is None:
-        if options.copy:
-            raise UsageError("--copy is given without a chapter: give its number, as in minifuse tutorial 01 --copy.")
+        given = [f"--{name}" for name in ("copy", "solved") if getattr(options, name)]
+        if given:
+            raise UsageError(f"{given[0]} is given without a chapter: give its number, as in minifuse tutorial 01.")
         lines = [f"{one.number}  {one.title}" for one in known]
-        print_result("\n".join([*lines, "\nminifuse tutorial NN copies a chapter to this folder and opens it."]))
+        how = "minifuse tutorial NN copies a chapter to this folder and opens it; --solved: with outputs and solutions."
+        print_result("\n".join([*lines, f"\n{how}"]))
         return 0
-    notebook = _copied(_chapter(options.chapter, known))
+    notebook = _copied(_chapter(options.chapter, known), options.solved)
     server = next((name for name in SERVERS if find_spec(name) is not None), None)
     if options.copy or server is None or not _is_terminal():
         how = f"{SERVERS[server]} {notebook.name}" if server else f"{INSTALL}, then jupyter notebook {notebook.name}"
@@ -94,14 +100,15 @@ def _chapter(text: str, known: list[Chapter]) -> Chapter:
     return known[numbers.index(number)]
 
 
-def _copied(chapter: Chapter) -> Path:
-    """Copy the notebook to the current folder.
+def _copied(chapter: Chapter, solved: bool) -> Path:
+    """Write the student's notebook, or the executed one, to the current folder.
 
     An existing copy is kept: it may hold a student's work."""
-    copy = Path(chapter.notebook.name)
+    copy = Path(f"{chapter.source.stem}{'_solved' if solved else ''}.ipynb")
     if copy.exists():
         tell(f"note: {copy} is here already, and is left as it is: move it away for a new copy.")
         return copy
-    write_whole(copy, chapter.notebook.read_text(encoding="utf-8"))
-    print_result(f"{copy} is a copy of chapter {chapter.number}: {chapter.title}.")
+    executed = chapter.notebook.read_text(encoding="utf-8")
+    write_whole(copy, executed if solved else student_notebook(executed))
+    print_result(f"{copy} is {'the executed' if solved else 'your'} copy of chapter {chapter.number}: {chapter.title}.")
     return copy

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections import defaultdict
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +11,7 @@ from pydantic_core import to_jsonable_python
 from minifuse.cli.look_at import look_at, read
 from minifuse.cli.tally import Tally
 from minifuse.core.errors import LawBroken, one_line, shortened
-from minifuse.io.parsing import number
-from minifuse.show.observed import decided, legend, timeline
+from minifuse.show.observed import brief, decided, legend, timeline, told_case
 from minifuse.stages import Kind
 from minifuse.testing.statements import statement
 from minifuse.trace.step import step_decisions
@@ -91,7 +88,7 @@ def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, a
     lines += _wrapped(f"the law   {statement(broken.law).says}", 10)
     lines += _wrapped(f"happened  {shortened(brief(broken.what), LONGEST)}", 10)
     if seen is not None:
-        lines += [*_wrapped(f"where     {shortened(_where(seen), 2 * LONGEST)}", 10), ""]
+        lines += [*_wrapped(f"where     {shortened(told_case(seen), 2 * LONGEST)}", 10), ""]
         lines += [*_run(seen, broken.what, _width(), places=kinds != ["batching"]), ""]
     lines += _listed("look at", [str(place) for place in look_at(broken, kinds)])
     lines += _listed("read", read(broken.law, seen.case.row if seen is not None else None))
@@ -123,46 +120,6 @@ def _listed(head: str, items: list[str]) -> list[str]:
 def _wrapped(text: str, indent: int = 0, width: int | None = None) -> list[str]:
     width = width or _width()
     return textwrap.wrap(one_line(text), width, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
-
-
-def _where(seen: Observation) -> str:
-    """Describe the case: the mix, the settings, and what is unusual about the requests."""
-    case = seen.case
-    usual = {option["name"]: option["default"] for option in case.row.described_options()}
-    settings = ", ".join(f"{name}={value}" for name, value in case.settings.items() if value != usual[name])
-    parts = [f"{case.row.name} in {number(case.capacity, 'slot')}" + (f", with {settings}" if settings else "")]
-    groups, users = defaultdict(list), defaultdict(list)
-    for request in case.requests:
-        groups[request.group].append(request.id)
-        users[request.user].append(request.id)
-        if request.priority:
-            parts.append(f"{request.id} has priority {request.priority}")
-        if request.stop_ids and not request.ignore_eos:
-            parts.append(f"{request.id} stops at {' or '.join(map(str, request.stop_ids))}")
-        if not request.sampling.greedy:
-            parts.append(f"{request.id} is sampled")
-    parts += [f"{', '.join(names)} of user {user}" for user, names in users.items() if user is not None]
-    several = [names for group, names in groups.items() if group is not None and len(names) > 1]
-    parts += [f"{' and '.join(names)} are the prompts of one request" for names in several]
-    parts += [f"{name} is aborted after {number(step, 'step')}" for step, name in case.scenario.aborts]
-    return "; ".join(parts)
-
-
-def brief(text: str) -> str:
-    """Shorten a message: requests to their ids, plans to their steps, work to its spans.
-
-    >>> brief("Request(id='r0', prompt=(1, 2), max_new_tokens=3) got (4,), the oracle (5,)")
-    'r0 got (4,), the oracle (5,)'
-    """
-    while (found := re.search(r"Request\(id='([^']*)'|Plan\(step=(\d+)", text)) is not None:
-        stop = text.index("(", found.start()) + 1
-        depth = 1
-        while depth and stop < len(text):
-            depth += (text[stop] == "(") - (text[stop] == ")")
-            stop += 1
-        text = f"{text[: found.start()]}{found[1] or f'step {found[2]}'}{text[stop:]}"
-    text = re.sub(r"Work\(sequence='([^']*)', start=(\d+), stop=(\d+), cell='[^']*'\)", r"\1 [\2, \3)", text)
-    return re.sub(r"\('(device|host)', (\d+)\)", r"slot \2 of the \1", text)
 
 
 def broken_json(broken: LawBroken, kinds: list[Kind]) -> dict[str, Any]:

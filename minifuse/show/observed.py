@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from minifuse.core.places import Pages, Runs, State
 from minifuse.core.plan import TRANSFORMER, Extent, Move, Place, Plan, Proposal, Work
 from minifuse.core.request import Request
+from minifuse.io.parsing import number
 
 if TYPE_CHECKING:
     from minifuse.testing.observation import Observation
@@ -223,3 +224,43 @@ def _move(move: Move) -> str:
     source, target = (_span(first, first + move.num_tokens) for first in (move.source, move.target))
     tiers = [f"{tier} " if move.crosses else "" for tier in (move.source_tier, move.target_tier)]
     return f"{move.kind} {tiers[0]}{source} to {tiers[1]}{target}"
+
+
+def told_case(seen: Observation) -> str:
+    """Describe the case: the mix, the settings, and what is unusual about the requests."""
+    case = seen.case
+    usual = {option["name"]: option["default"] for option in case.row.described_options()}
+    settings = ", ".join(f"{name}={value}" for name, value in case.settings.items() if value != usual[name])
+    parts = [f"{case.row.name} in {number(case.capacity, 'slot')}" + (f", with {settings}" if settings else "")]
+    groups, users = defaultdict(list), defaultdict(list)
+    for request in case.requests:
+        groups[request.group].append(request.id)
+        users[request.user].append(request.id)
+        if request.priority:
+            parts.append(f"{request.id} has priority {request.priority}")
+        if request.stop_ids and not request.ignore_eos:
+            parts.append(f"{request.id} stops at {' or '.join(map(str, request.stop_ids))}")
+        if not request.sampling.greedy:
+            parts.append(f"{request.id} is sampled")
+    parts += [f"{', '.join(names)} of user {user}" for user, names in users.items() if user is not None]
+    several = [names for group, names in groups.items() if group is not None and len(names) > 1]
+    parts += [f"{' and '.join(names)} are the prompts of one request" for names in several]
+    parts += [f"{name} is aborted after {number(step, 'step')}" for step, name in case.scenario.aborts]
+    return "; ".join(parts)
+
+
+def brief(text: str) -> str:
+    """Shorten a message: requests to their ids, plans to their steps, work to its spans.
+
+    >>> brief("Request(id='r0', prompt=(1, 2), max_new_tokens=3) got (4,), the oracle (5,)")
+    'r0 got (4,), the oracle (5,)'
+    """
+    while (found := re.search(r"Request\(id='([^']*)'|Plan\(step=(\d+)", text)) is not None:
+        stop = text.index("(", found.start()) + 1
+        depth = 1
+        while depth and stop < len(text):
+            depth += (text[stop] == "(") - (text[stop] == ")")
+            stop += 1
+        text = f"{text[: found.start()]}{found[1] or f'step {found[2]}'}{text[stop:]}"
+    text = re.sub(r"Work\(sequence='([^']*)', start=(\d+), stop=(\d+), cell='[^']*'\)", r"\1 [\2, \3)", text)
+    return re.sub(r"\('(device|host)', (\d+)\)", r"slot \2 of the \1", text)

@@ -74,7 +74,9 @@ def cell_workload(
         draw = (_parse_trees if name == "treebank" else _complete_trees)(option if colon else None, words)
     else:
         hint = did_you_mean(name, ("wmt15", "treebank", "identical-trees", "sharegpt", "crowd"))
-        raise UsageError(f'The workload is "{text}"{hint}: give {one_of((*WORKLOADS, "sharegpt", "crowd:turns=4"))}.')
+        raise UsageError(
+            f'The workload is "{text}"{hint}: give {one_of((*WORKLOADS, "sharegpt", "crowd:turns=4", "tour"))}.'
+        )
     stop_ids = CellConfig(kind).eos_ids
     requests = [
         Request(id=f"r{i}", stop_ids=stop_ids, ignore_eos=True, **draw(partial(_stream, seed, i))) for i in range(count)

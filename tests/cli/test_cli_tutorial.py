@@ -13,6 +13,7 @@ import pytest
 
 from minifuse.cli import tutorial
 from minifuse.cli.tutorial import PLACES, chapters
+from minifuse.labs.chapter import student_notebook
 
 Cli = Callable[..., Any]
 PROJECT = Path(__file__).parents[2]
@@ -50,8 +51,18 @@ def test_a_chapter_is_copied_and_opened(typed: str, minifuse: Cli, folder: Path,
     outcome = minifuse("tutorial", typed)
     copy = folder / "01_one_token_at_a_time.ipynb"
     assert outcome.code == 0
-    assert copy.read_bytes() == (PROJECT / "tutorials" / copy.name).read_bytes()
+    assert copy.read_text() == student_notebook((PROJECT / "tutorials" / copy.name).read_text())
+    assert "is your copy of chapter 01" in outcome.out
     assert [command[1:] for command in started] == [["-m", "notebook", copy.name]]
+
+
+def test_a_solved_chapter_has_its_outputs_and_lies_beside_the_students(minifuse: Cli, folder: Path) -> None:
+    minifuse("tutorial", "01")
+    outcome = minifuse("tutorial", "01", "--solved")
+    solved = folder / "01_one_token_at_a_time_solved.ipynb"
+    assert solved.read_bytes() == (PROJECT / "tutorials" / "01_one_token_at_a_time.ipynb").read_bytes()
+    assert "is the executed copy of chapter 01" in outcome.out
+    assert len([*folder.iterdir()]) == 2
 
 
 def test_a_copy_that_is_there_is_opened_as_it_is(minifuse: Cli, folder: Path, started: list[list[str]]) -> None:
@@ -99,6 +110,7 @@ def test_without_jupyter_it_is_told_how_to_install_it(
         (["one"], ["There is no chapter 'one'"]),
         (["../01"], ["There is no chapter '../01'"]),
         (["--copy"], ["--copy is given without a chapter"]),
+        (["--solved"], ["--solved is given without a chapter"]),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(typed: list[str], words: list[str], minifuse: Cli, folder: Path) -> None:

@@ -143,7 +143,7 @@ def test_no_request_fails_the_server(served: Running, path: str) -> None:
         if operation.path != path:
             continue
 
-        @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None)
         @given(operation.as_strategy())
         def check(case: Any) -> None:
             case.call_and_validate(checks=[not_a_server_error])

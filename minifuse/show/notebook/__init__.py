@@ -25,21 +25,31 @@ for _name in ("matplotlib", "IPython", "pygments"):
 
 from minifuse.show.notebook.colours import owner_colour
 from minifuse.show.notebook.lanes import draw_lanes
+from minifuse.show.notebook.lookups import block_tables, first_token_s, gaps, kv_in_use, moves, pieces, reasons
 from minifuse.show.notebook.memory import draw_memory
 from minifuse.show.notebook.page import replay
 from minifuse.show.notebook.played import Played, play
 from minifuse.show.notebook.prompts import asks, turns
 from minifuse.show.notebook.series import draw_series
 from minifuse.show.notebook.source import show_source
+from minifuse.show.notebook.verdict import check
 
 __all__ = [
     "Played",
     "asks",
+    "block_tables",
+    "check",
     "draw_lanes",
     "draw_memory",
     "draw_series",
+    "first_token_s",
+    "gaps",
+    "kv_in_use",
+    "moves",
     "owner_colour",
+    "pieces",
     "play",
+    "reasons",
     "replay",
     "show_source",
     "turns",

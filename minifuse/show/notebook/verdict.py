@@ -1,0 +1,106 @@
+"""Checks a stage written in a notebook: by the laws, and beside the technique's own stage."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from minifuse.core.errors import LawBroken
+from minifuse.core.request import Request
+from minifuse.model.source import resolve
+from minifuse.show.notebook.played import Played, play
+from minifuse.show.observed import brief, timeline, told_case
+from minifuse.techniques import mix_for, technique
+from minifuse.testing import GRAPHS, TEXTS
+from minifuse.testing.search import Search
+
+DECISIONS = ("work", "moves", "shape", "waves", "lanes")  # of a step's line in the trace
+WIDTH = 100  # characters of the picture of a run
+SCENARIOS = 10  # random ones, for the laws: a second or two
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check has found; a notebook shows it as one coloured line."""
+
+    passed: bool
+    text: str
+
+    def __repr__(self) -> str:
+        return f"{'passed' if self.passed else 'not yet'}: {self.text}"
+
+    def _repr_html_(self) -> str:
+        colour = "#009e73" if self.passed else "#d55e00"
+        look = f"border-left: 4px solid {colour}; padding-left: 8px; white-space: pre-wrap; font-family: monospace"
+        return f'<div style="{look}">{html.escape(repr(self))}</div>'
+
+
+def check(
+    name: str,
+    requests: Iterable[Request] = (),
+    *,
+    scenarios: int = SCENARIOS,
+    batching: str | None = None,
+    memory: str | None = None,
+    attention: str | None = None,
+    model: str = "tiny",
+    **how: Any,
+) -> Verdict:
+    """Check a stage of your own in the technique `name`: by the laws, then beside the technique's own stage.
+
+        check("orca", asks("sort 7 2 5", "count from 3 to 9"), batching="mine", max_batch=1)
+
+    The laws of one run are tried on random scenarios. Then `requests` are served with your stage and with the
+    technique's own, and both must decide the same in every iteration.
+
+    Args:
+        scenarios: how many are tried.
+        batching, memory, attention: the name of your stage, which is registered.
+        how: options of both runs, as for `play`.
+
+    Raises:
+        UsageError: there is no such technique, stage or option, or the mix is impossible.
+    """
+    own: dict[str, Any] = {"batching": batching, "memory": memory, "attention": attention}
+    subject = GRAPHS if resolve(model).kind == "cells" else TEXTS
+    row = mix_for(technique(name), subject.kind, **own)
+    asked = [*requests]
+    try:
+        Search(subject, row, ()).run(scenarios, seed=0)
+        told = f"no law is broken on {scenarios} scenarios"
+        if not asked:
+            return Verdict(True, f"{told}.")
+        mine = play(name, asked, model=model, **own, **how)
+    except LawBroken as broken:
+        return Verdict(False, _in_words(broken))
+    right = play(name, asked, model=model, **how)
+    difference = next(_differences(mine, right), None)
+    if difference is not None:
+        return Verdict(False, f"{told}, but {difference}")
+    return Verdict(True, f"{told}, and all {len(right.steps)} iterations are those of {name}.")
+
+
+def _in_words(broken: LawBroken) -> str:
+    """Say which law is broken, and draw the run that shows it; or say what is not written yet."""
+    cause: BaseException | None = broken
+    while cause is not None:
+        if isinstance(cause, NotImplementedError):
+            return f"to be written: {cause}"
+        cause = cause.__cause__
+    lines = [f"the law {broken.law!r} is broken: {brief(broken.what)}"]
+    if broken.seen is not None:
+        lines += [told_case(broken.seen), *timeline(broken.seen, broken.what, WIDTH)]
+    return "\n".join(lines)
+
+
+def _differences(mine: Played, right: Played) -> Iterator[str]:
+    """Yield the differences between two runs, iteration by iteration."""
+    for own, other in zip(mine.history.iterations, right.history.iterations, strict=False):
+        for what in DECISIONS:
+            found, wanted = own.event.get(what), other.event.get(what)
+            if found != wanted:
+                yield f"iteration {own.step} differs in {what}: {found}, and {right.name} has {wanted}."
+    if len(mine.steps) != len(right.steps):
+        yield f"your run has {len(mine.steps)} iterations, and {right.name}'s {len(right.steps)}."
