@@ -15,6 +15,8 @@ import jupytext
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from minifuse.labs.chapter import PLOT, fold_source
+
 CHAPTERS = Path(__file__).parents[1] / "tutorials"
 MOST_S = 240  # of a cell, here; a chapter is to take two minutes
 
@@ -32,6 +34,8 @@ def executed(source: Path) -> NotebookNode:
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"  # the same each time
         cell.metadata.pop("execution", None)  # when each cell ran
+        if PLOT in cell.metadata.get("tags", ()):
+            fold_source(cell)
     return notebook
 
 

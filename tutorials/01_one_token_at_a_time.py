@@ -37,7 +37,17 @@ import torch
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
 from minifuse.naive import oracle
-from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.show.notebook import (
+    asks,
+    draw_lanes,
+    draw_memory,
+    draw_series,
+    kv_in_use,
+    pieces,
+    play,
+    replay,
+    show_source,
+)
 from minifuse.simulate.cost import hardware
 
 plt.rcParams.update(
@@ -49,8 +59,8 @@ BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
 # ## A text is a list of numbers, and the next token is a choice
 #
 # The model of this course is called `tiny`. It comes with minifuse, has fewer than a million parameters, and knows a
-# few small tasks: counting, sorting, reversing, repeating, adding, recalling. Its tokens are words; what is not in its
-# vocabulary of words it reads letter by letter, and answers with nonsense.
+# few small tasks: counting, sorting, reversing, repeating, adding, recalling. Its tokens are words; a word that is
+# not in its vocabulary is read letter by letter, and answered with nonsense.
 
 # %%
 source = resolve("tiny")
@@ -67,14 +77,17 @@ print(
 # minifuse has a second, slow implementation of its models that keeps nothing and serves one text: the *oracle*. We use
 # it here because it hides nothing. A model turns the tokens of a text into *logits*: for each position in the text, one
 # number for every token of the vocabulary. The largest logit at the last position names the likeliest next token.
-# Choosing always the likeliest is called *greedy* decoding; this course decodes greedily unless it says otherwise, so
-# that answers can be compared. The picture has the six likeliest tokens; `tiny` is nearly certain of its first one.
+# Always choosing the likeliest is called *greedy* decoding; this course decodes greedily unless it says otherwise, so
+# that answers can be compared. The picture shows the six likeliest tokens; `tiny` is nearly certain of its first one.
 
 # %%
 model = source.load("float32", "cpu", 0)
 last = oracle.logits(model, prompt)[-1].softmax(0)
 likeliest = last.topk(6)
 names = [tokenizer.decode([token]).strip() or "(end)" for token in likeliest.indices.tolist()]
+print(f"the likeliest is {names[0]!r}, with a probability of {likeliest.values[0]:.1%}")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(6, 2))
 axes.barh(names[::-1], likeliest.values.tolist()[::-1], color=BLUE)
 axes.set_xlabel("probability of the next token")
@@ -112,11 +125,11 @@ draw_series(naively, series="computed", by="iterations")
 
 # %% [markdown]
 # Each bar is one *iteration*: one pass of the model. The first computes the prompt. Every later one computes the prompt
-# and all tokens of the answer so far, to learn a single new token.
+# and all tokens of the answer so far, to get a single new token.
 #
 # The milliseconds are *virtual time*: the tokens are computed, but a cost model says how long each iteration would take
 # on a certain machine. So a run takes the same time wherever you repeat it. The machine is a simulated CPU here; the
-# section on bytes tells what the cost model counts.
+# section on bytes says what the cost model counts.
 #
 # **A count by hand.** With a prompt of $p$ tokens and an answer of $n$ tokens the iterations compute
 # $p, p+1, \ldots, p+n-1$ tokens, in all
@@ -137,8 +150,8 @@ assert by_hand == sum(computed) == in_the_run
 # ## What can be kept
 #
 # In a decoder, a token attends to itself and to the tokens before it, never to later ones. So what the model computes
-# for the first tokens of a text does not change when tokens are appended. The next cell looks: it computes the logits
-# of a long text and of its beginning, and compares.
+# for the first tokens of a text does not change when tokens are appended. The next cell checks it: it computes the
+# logits of a long text and of its beginning, and compares them.
 
 # %%
 whole, beginning = oracle.logits(model, tokens), oracle.logits(model, tokens[:p])
@@ -157,7 +170,7 @@ assert difference < 1e-3
 # are needed again. Here are the pairs of query and key that one layer computes in three iterations, without and with
 # kept keys and values.
 
-# %%
+# %% tags=["plot"]
 figure, rows = plt.subplots(2, 3, figsize=(7, 4.2), sharex=True, sharey=True)
 for column, step in enumerate((0, 1, 5)):
     length = p + step
@@ -179,7 +192,7 @@ figure.suptitle("Pairs of query and key: dark ones are computed in this iteratio
 figure.tight_layout()
 plt.show()
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # The place where keys and values are kept is the **KV cache**. With it, the first iteration computes the prompt
 # (*prefill*), and each later one computes one token (*decoding*).
 #
@@ -202,7 +215,7 @@ draw_series(naively, cached, series="computed", by="iterations")
 # %%
 print("iterations", len(naively.steps), "and", len(cached.steps))
 print("tokens computed", naively.metrics["tokens"]["computed"], "and", cached.metrics["tokens"]["computed"])
-in_the_cache = cached.history.iterations[-1].event["kv"][0]
+in_the_cache = kv_in_use(cached)[-1].used
 print("tokens of KV in the cache at the end of serial:", in_the_cache)
 assert len(cached.steps) == len(naively.steps) == n
 assert cached.metrics["tokens"]["computed"] == in_the_cache == p + n - 1
@@ -213,9 +226,10 @@ assert cached.metrics["tokens"]["computed"] == in_the_cache == p + n - 1
 # course is held to that: a technique may change *when* and *where* something is computed, never *what* comes out.
 #
 # The two times that were printed, 4.728 and 4.722 ms, are nearly the same. Texts of a dozen tokens are so short that an
-# iteration takes most of its time to start and to read the weights, whether it computes one token or twelve. The
+# iteration spends most of its time on starting and on reading the weights, whether it computes one token or twelve. The
 # section on bytes checks this, and exercise 2 looks at longer texts.
-#
+
+# %% [markdown]
 # The cache itself grows by one token in each iteration. The *device* is what computes, a CPU or a GPU. `draw_memory`
 # shows its memory, slot by slot; one *slot* holds the keys and values of one token, in all layers.
 
@@ -250,8 +264,8 @@ show_source(oracle.answer)
 # longer than one token.
 #
 # In the source below a *sequence* is a request with its text so far, and `cached` says how many of its tokens have
-# their keys and values written. `Places` is the books of a KV cache. `Recompute` is the memory of `naive`: in
-# `spent` it notes whose keys and values have served for one token, and lets all of these be computed again.
+# their keys and values written. `Places` keeps the books of a KV cache. `Recompute` is the memory of `naive`: in
+# `spent` it notes whose keys and values have served for one token, and has all of these computed again.
 
 # %%
 from minifuse.core.plan import Work
@@ -262,8 +276,7 @@ show_source(Work, Places.missing, Recompute.missing)
 
 # %%
 for name, run in (("naive", naively), ("serial", cached)):
-    spans = [(start, stop) for one in run.history.iterations for _, start, stop, *_ in one.work]
-    print(f"{name:7}", spans)
+    print(f"{name:7}", [(one.start, one.stop) for one in pieces(run, "r0")])
 
 # %% [markdown]
 # ## What a token costs in bytes
@@ -346,6 +359,9 @@ ridge = a100.flops / a100.bandwidth
 counts = [2**k for k in range(13)]
 intensity = [operations(count, 512) / bytes_read(512) for count in counts]
 reached = [min(a100.flops, one * a100.bandwidth) / 1e12 for one in intensity]
+print(f"the ridge of the A100 is at {ridge:.0f} operations a byte, one token has {intensity[0]:.1f}")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 axes.loglog(
     [0.5, ridge, 4000], [0.5 * a100.bandwidth / 1e12, a100.flops / 1e12, a100.flops / 1e12], color=GREY, linewidth=3
@@ -395,8 +411,9 @@ print(
     f"about {bandwidth / 1e9:.0f} GB/s and {rate / 1e9:.0f} G operations/s on one core: "
     f"{rate / bandwidth:.0f} operations for each byte"
 )
+assert took[-1] / counts[-1] < took[0], "many rows at once cost less each"
 
-# %%
+# %% tags=["plot"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
 left.plot(counts, [1e3 * one for one in took], "o-", color=BLUE)
 left.plot(counts, [1e3 * took[0] * count for count in counts], ":", color=GREY)
@@ -412,27 +429,33 @@ right.set_ylabel("µs for each row")
 right.set_title("the same, shared by the rows", loc="left", fontsize=9)
 figure.tight_layout()
 plt.show()
-assert took[-1] / counts[-1] < took[0], "many rows at once cost less each"
 
 # %% [markdown]
-# Machines differ, and this one may be busy; what does not differ is the form. A row that comes alone pays for reading
-# the whole matrix. Rows that come together share that price.
-#
+# Machines differ, and this one may be busy; the shape of the curves stays the same. A row that comes alone pays for
+# reading the whole matrix. Rows that come together share that price.
+
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: the length of the context
 #
-# KV is read as well, so a long text slows each token down. At which context does reading the KV take as long as
-# reading the weights? Predict it for these two models from the table of KV and weights above, then look where each line
-# meets the dotted line of its colour.
+# KV is read as well, so a long context slows every token down. The picture shows by how much for two models, each with
+# a dotted line at twice the time of its weights. Predict from the table of KV and weights above: at which context does
+# each line meet its dotted one, so that reading the KV takes as long as reading the weights?
 
 # %%
 contexts = list(range(0, 140_001, 4_000))
+times, twice = {}, {}  # ms to read weights and KV for one token; ms to read the weights twice
+for name in ("llama-2-7b", "llama-3-8b"):
+    shape = preset(name)
+    weights, kv = 2 * shape.num_matrix_weights, shape.kv_bytes_per_token("float16")
+    times[name] = [(weights + context * kv) / a100.bandwidth * 1e3 for context in contexts]
+    twice[name] = 2 * weights / a100.bandwidth * 1e3
+    print(f"{name}: the weights that an iteration reads are as much as the KV of {weights / kv:,.0f} tokens")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 for name, colour, mark in (("llama-2-7b", BLUE, "o-"), ("llama-3-8b", GREEN, "s-")):
-    shape = preset(name)
-    weights = 2 * shape.num_matrix_weights
-    times = [(weights + context * shape.kv_bytes_per_token("float16")) / a100.bandwidth * 1e3 for context in contexts]
-    axes.plot(contexts, times, mark, color=colour, label=name, markevery=5)
-    axes.axhline(2 * weights / a100.bandwidth * 1e3, color=colour, linestyle=":", linewidth=1)
+    axes.plot(contexts, times[name], mark, color=colour, label=name, markevery=5)
+    axes.axhline(twice[name], color=colour, linestyle=":", linewidth=1)
 axes.set_xlabel("tokens in the context")
 axes.set_ylabel("ms for one token")
 axes.set_ylim(0)
@@ -441,8 +464,9 @@ axes.set_title("Reading weights and KV on an A100", loc="left", fontsize=10)
 plt.show()
 
 # %% [markdown]
-# The smaller the KV of a token, the later it matters. With contexts of a few hundred tokens, at the left edge of the
-# picture, the weights decide.
+# They meet near the numbers of the table's last column. (A little before: the table counts all weights, and of the
+# embeddings an iteration reads only a row for each token.) The smaller the KV of a token, the later it matters. With
+# contexts of a few hundred tokens, at the left edge of the picture, the weights decide.
 #
 # ## Where this idea loses
 #
@@ -476,7 +500,7 @@ for story in waiting.history.by_arrival:
 
 # %% [markdown]
 # Each request waits until all earlier ones have ended, while every iteration reads all weights for the sake of a single
-# token. Both have the same cure: let several requests share an iteration. That is chapter 2.
+# token. Both problems have the same cure: let several requests share an iteration. That is chapter 2.
 #
 # ## Exercises
 #
@@ -513,7 +537,7 @@ for story in waiting.history.by_arrival:
 # - BatchMaker (chapter 2 of its thesis; here chapter 7) tells it for recurrent networks, whose whole memory of a text
 #   is one *state* of fixed size. For a transformer the state grows with every token; that growth is the subject of
 #   chapters 4, 8 and 10.
-# - Baton (section 2.1) calls the loop of `naive` the *strawman* way, and the papers measure it nowhere. We keep it
+# - Baton (section 2.1) calls the loop of `naive` the *strawman* way, and none of the papers measures it. We keep it
 #   because it is what every technique must agree with. The oracle goes further: it has layers of its own, so a mistake
 #   in the layers of the engine shows as well.
 #

@@ -35,7 +35,7 @@ import torch
 
 from minifuse.core.errors import UsageError
 from minifuse.model.source import resolve
-from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, kv_in_use, play, replay, show_source
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
@@ -66,8 +66,7 @@ draw_lanes(queued)
 def decode_ms(batch):
     """Milliseconds of the last iteration of a batch of equal requests: one token for each of them."""
     run = play("static", asks(*[(5, 4)] * batch), max_batch=batch, kv_memory="1MiB")
-    last = run.history.iterations[-1]
-    return (last.end_s - last.start_s) * 1e3
+    return run.history.iterations[-1].seconds * 1e3
 
 
 one, together = decode_ms(1), decode_ms(4)
@@ -86,6 +85,16 @@ assert together < 1.05 * one
 
 
 # %%
+def words(tokens):
+    return [tokenizer.decode([token]).strip() or "end" for token in tokens]
+
+
+prompts = [words(request.prompt) for request in four]
+answers = [words(queued.tokens[request.id]) for request in four]
+print("tokens of the prompts", [len(one) for one in prompts], "and of the answers", [len(one) for one in answers])
+
+
+# %% tags=["plot"]
 def draw_rectangle(prompts, answers, title):
     """Rows of tokens: prompts that end in one column, answers behind it, and idle tokens."""
     longest, most = max(map(len, prompts)), max(map(len, answers))
@@ -108,18 +117,12 @@ def draw_rectangle(prompts, answers, title):
     plt.show()
 
 
-def words(tokens):
-    return [tokenizer.decode([token]).strip() or "end" for token in tokens]
-
-
-prompts = [words(request.prompt) for request in four]
-answers = [words(queued.tokens[request.id]) for request in four]
 draw_rectangle(prompts, answers, "what is given to the model: the last token of an answer never is")
 
 # %% [markdown]
 # One iteration computes everything left of the black line, for all rows at once. Each later iteration computes one
-# column, in all rows. A row whose answer has ended stays in the rectangle and is computed on: nothing can be taken out
-# of a rectangle, and nothing can be put in. What is computed although no request needs it is called **idle
+# column, in all rows. A row whose answer has ended stays in the rectangle, and is still computed: nothing can be taken
+# out of a rectangle, and nothing can be put in. What is computed although no request needs it is called **idle
 # computation** (Baton, section 1). It has two sources, padding and finished rows.
 #
 # ### What keeps padding out of the answers
@@ -156,7 +159,7 @@ assert torch.allclose(alone, padded)
 # 0/0, not a number (NaN); and a NaN stays a NaN when it is multiplied with the weight zero. Here are the masks of the
 # four prompts in their rectangle.
 
-# %%
+# %% tags=["plot"]
 longest = max(map(len, prompts))
 figure, panels = plt.subplots(1, 4, figsize=(9, 2.6), sharey=True)
 for axes, request in zip(panels, four):
@@ -189,7 +192,7 @@ padding, finished = sum(P - one for one in p), sum(N - one for one in n)
 print(f"prompts {p}, answers {n}")
 print(f"computed {B * (P + N - 1)} = needed {sum(p) + sum(n) - B} + padding {padding} + finished rows {finished}")
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
 # The technique `static` does this. Before you run the next cell, predict from the lengths above:
@@ -222,8 +225,8 @@ assert batched.history.by_arrival[0].ended_s > queued.history.by_arrival[0].ende
 
 # %% [markdown]
 # More tokens are computed, in fewer iterations, and the iterations are what costs time. The answers are the same
-# tokens. The crossed stretches in the picture are finished rows. `static` returns each answer as soon as it is
-# complete (so do the baselines of Baton, section 5.1), so the crossed part delays only what comes after the batch. One
+# tokens. The hatched stretches in the picture are finished rows. `static` returns each answer as soon as it is
+# complete (so do the baselines of Baton, section 5.1), so the hatched part delays only what comes after the batch. One
 # request is served a little later than before: the first of the queue, whose first iteration now computes the padded
 # prompts of all four.
 
@@ -231,16 +234,16 @@ assert batched.history.by_arrival[0].ended_s > queued.history.by_arrival[0].ende
 draw_series(queued, batched, series=["computed", "idle"], by="iterations")
 
 # %%
-in_use = batched.history.iterations[-1].event["kv"][0]
+in_use = kv_in_use(batched)[-1].used
 print(in_use, "slots in use at the end")
 assert in_use == B * (P + N - 1)
 draw_memory(batched, step=[0, 5, N - 1])
 
 # %% [markdown]
 # The map shows the rectangle row by row. What is marked as computed and not needed at the left of a row is padding; at
-# the right it is a finished row that grows on. The light slots are set aside for the longest answer that *might* come.
-# `asks` allows 24 tokens unless it is told otherwise, and the last one is never given back to the model: so a row has
-# $9 + 24 - 1 = 32$ slots. Chapter 4 returns to this.
+# the right it is a finished row that goes on growing. The light slots are set aside for the longest answer that *might*
+# come. `asks` allows 24 tokens unless it is told otherwise, and the last one is never given back to the model: so a row
+# has $9 + 24 - 1 = 32$ slots. Chapter 4 returns to this.
 #
 # ## See it move
 #
@@ -286,12 +289,17 @@ except UsageError as error:
 # %%
 equal = asks(*[(5, 25)] * 16)
 sizes = [1, 2, 4, 8, 16]
-figure, panels = plt.subplots(1, 2, figsize=(8, 2.8))
 rates = {}
-for axes, clock, colour in zip(panels, ("virtual", "real"), (BLUE, GREEN)):
+for clock in ("virtual", "real"):
     play("static", equal, max_batch=16, kv_memory="1MiB", clock=clock)  # once before it counts
     runs = [play("static", equal, max_batch=size, kv_memory="1MiB", clock=clock) for size in sizes]
     rates[clock] = [run.metrics["throughput"]["tokens_per_s"] for run in runs]
+    print(f"16 in a batch give {rates[clock][-1] / rates[clock][0]:.1f} times the tokens a second in {clock} time")
+assert rates["virtual"][-1] > 8 * rates["virtual"][0]
+
+# %% tags=["plot"]
+figure, panels = plt.subplots(1, 2, figsize=(8, 2.8))
+for axes, clock, colour in zip(panels, ("virtual", "real"), (BLUE, GREEN)):
     axes.plot(sizes, [rates[clock][0] * size for size in sizes], ":", color=GREY)
     axes.plot(sizes, rates[clock], "o-", color=colour)
     axes.set_xscale("log", base=2)
@@ -303,9 +311,6 @@ for axes, clock, colour in zip(panels, ("virtual", "real"), (BLUE, GREEN)):
     axes.set_title(f"{clock} time (dotted: proportional)", loc="left", fontsize=9)
 figure.tight_layout()
 plt.show()
-for clock, rate in rates.items():
-    print(f"16 in a batch give {rate[-1] / rate[0]:.1f} times the tokens a second in {clock} time")
-assert rates["virtual"][-1] > 8 * rates["virtual"][0]
 
 # %% [markdown]
 # Throughput, the tokens a second of all requests together, grows almost in proportion for as long as the iteration's
@@ -347,8 +352,15 @@ sizes = [2, 4, 8, 16, 32, 64]
 runs = [play_llama("static", varied, max_batch=size) for size in sizes]
 shares = [100 * run.metrics["tokens"]["idle_share"] for run in runs]
 times = [run.history.last_s for run in runs]
+slower, faster = times[0], times[-1]
+print(
+    f"with 64 in a batch {shares[-1]:.0f}% of the tokens are idle, and the run is {slower / faster:.0f} times as fast"
+)
+assert shares == sorted(shares)
+assert shares[-1] < 50
+assert times == sorted(times, reverse=True)
 
-# %%
+# %% tags=["plot"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.8))
 by_hand = [100 * (size - 1) / (2 * size) for size in sizes]
 left.plot(sizes, by_hand, "--", color=GREY, label="(B - 1) / 2B")
@@ -367,20 +379,14 @@ for axes in (left, right):
     axes.set_xlabel("requests in a batch")
 figure.tight_layout()
 plt.show()
-slower, faster = times[0], times[-1]
-print(
-    f"with 64 in a batch {shares[-1]:.0f}% of the tokens are idle, and the run is {slower / faster:.0f} times as fast"
-)
-assert shares == sorted(shares)
-assert shares[-1] < 50
-assert times == sorted(times, reverse=True)
 
 # %% [markdown]
-# Both curves are true at once: more than two fifths of the work are wasted, and the larger batch is still faster,
-# because an idle token in an iteration that is bound by memory costs almost no time. That is why padded batches were
-# used for so long. The waste is paid for elsewhere: in memory, which the idle rows occupy, and in the time of
-# requests that wait for a row.
-#
+# Both are true at once: more than two fifths of the work is wasted, and the larger batch is still faster, because an
+# idle token in an iteration that is bound by memory costs almost no time. That is why padded batches were used for so
+# long. The waste is paid for elsewhere: in memory, which the idle rows occupy, and in the time of requests that wait
+# for a row.
+
+# %% [markdown] tags=["prediction"]
 # ## How long to wait for others
 #
 # So far all requests arrived together. Now they arrive one by one, 2 ms apart. `static` starts as soon as it is idle,
@@ -397,7 +403,7 @@ patient = play("dynamic", spaced, batching__window="5ms")
 draw_lanes(eager, patient, by="time")
 
 # %%
-first_batch = [name for name, *_ in patient.history.iterations[0].work]
+first_batch = patient.history.iterations[0].requests
 print("first batch of dynamic:", first_batch)
 assert first_batch == ["r0", "r1", "r2"]
 for before, after in zip(eager.history.by_arrival, patient.history.by_arrival):
@@ -407,7 +413,8 @@ for before, after in zip(eager.history.by_arrival, patient.history.by_arrival):
 # %% [markdown]
 # The window gathers three requests. Two of them gain. The first pays the whole window, and the fourth, which came 1 ms
 # after the window had closed, waits for the whole batch of the others.
-#
+
+# %% [markdown]
 # Flover (section III, figure 1) shows the same in seconds: a window of 500 ms, requests of 300 iterations, and a third
 # request that arrives at 510 ms. Here it is in the virtual time of an A100. The prompts and the second
 # arrival are ours.
@@ -427,16 +434,17 @@ assert waits > 0.95 * computes
 show_source(Dynamic.admission, Dynamic._window_closes)
 
 # %% [markdown]
-# It missed the batch by 10 ms, and its answer takes twice as long for that. Note a decision in `_window_closes`: the
-# window opens when the oldest waiting request *arrives*. Time spent behind a running batch counts, so a request that
-# has waited for longer than the window starts at once. (Evicted requests, of which a comment speaks, come in chapter
-# 4.)
-#
+# The third request missed the batch by 10 ms, and its answer takes twice as long for that. Note a decision in
+# `_window_closes`: the window opens when the oldest waiting request *arrives*. Time spent behind a running batch
+# counts, so a request that has waited for longer than the window starts at once. (Evicted requests, which a comment
+# mentions, come in chapter 4.)
+
+# %% [markdown] tags=["prediction"]
 # ### What the window is worth
 #
 # Twenty-four requests arrive at random, once every two seconds on average, then once every 0.6 s. The *latency* of a
-# request is the time from its arrival to the end of its answer. What do you expect its mean to do as the window grows?
-# And the number of iterations, each of which reads all weights?
+# request is the time from its arrival to the end of its answer. Predict: what does its mean do as the window grows, and
+# what does the number of iterations, each of which reads all weights?
 
 
 # %%
@@ -447,15 +455,21 @@ def workload(gap):
 
 
 windows = [0, 0.25, 0.5, 1, 2]
-figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.8))
 swept = {}
-for gap, colour, mark in ((2.0, BLUE, "o-"), (0.6, ORANGE, "s-")):
+for gap in (2.0, 0.6):
     requests = workload(gap)
     runs = [play_llama("dynamic", requests, batching__window=f"{window}s") for window in windows]
-    latency = [run.metrics["e2e_s"]["mean"] for run in runs]
-    left.plot(windows, latency, mark, color=colour, label=f"{gap:g} s apart")
-    right.plot(windows, [run.metrics["iterations"] for run in runs], mark, color=colour)
+    assert runs[0].steps == play_llama("static", requests).steps
+    assert runs[-1].metrics["e2e_s"]["mean"] > runs[0].metrics["e2e_s"]["mean"]
+    assert runs[-1].metrics["iterations"] < runs[0].metrics["iterations"]
     swept[gap] = runs
+
+# %% tags=["plot"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.8))
+for gap, colour, mark in ((2.0, BLUE, "o-"), (0.6, ORANGE, "s-")):
+    latency = [run.metrics["e2e_s"]["mean"] for run in swept[gap]]
+    left.plot(windows, latency, mark, color=colour, label=f"{gap:g} s apart")
+    right.plot(windows, [run.metrics["iterations"] for run in swept[gap]], mark, color=colour)
 for axes in (left, right):
     axes.set_ylim(0)
     axes.set_xlabel("window, s")
@@ -466,10 +480,6 @@ right.set_title("how often the weights are read", loc="left", fontsize=9)
 left.legend(frameon=False, fontsize=8, loc="lower right")
 figure.tight_layout()
 plt.show()
-for gap, runs in swept.items():
-    assert runs[0].steps == play_llama("static", workload(gap)).steps
-    assert runs[-1].metrics["e2e_s"]["mean"] > runs[0].metrics["e2e_s"]["mean"]
-    assert runs[-1].metrics["iterations"] < runs[0].metrics["iterations"]
 
 # %% [markdown]
 # The longest window saves the most iterations, and the requests pay for it. A short window may cost next to nothing,
@@ -542,11 +552,11 @@ draw_series(stuck, series=["batch", "idle", "queue"])
 # 3. Pad on the right instead of the left: which column does the next token of each row go to? Can one iteration still
 #    compute the next tokens of all rows as one column? *Hint: draw the four prompts, each beginning in column 0.*
 #    <details><summary>Answer</summary>
-#    To the column behind its own prompt, which is another one for each length. One column for all rows is possible only
+#    To the column behind its own prompt, which differs from row to row. One column for all rows is possible only
 #    with a gap: rows with short prompts then have padding between prompt and answer, and the mask leaves it out.
 #    </details>
-# 4. In the workload 0.6 s apart, give `dynamic` a window of one hour. What does the run become, and when does it end?
-#    *Hint: `batching__window="3600s"`; `max_batch` is 8.*
+# 4. In the workload with arrivals 0.6 s apart, give `dynamic` a window of one hour. What does the run become, and when
+#    does it end? *Hint: `batching__window="3600s"`; `max_batch` is 8.*
 #    <details><summary>Answer</summary>
 #    Every batch waits for eight requests. Twenty-four requests make three full batches, so the run ends soon after the
 #    last arrival. With twenty-three, the last seven would wait for an hour.

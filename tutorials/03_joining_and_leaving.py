@@ -29,17 +29,38 @@
 # %%
 import random
 import time
+from dataclasses import dataclass
 from heapq import heapreplace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import matplotlib.pyplot as plt
 import torch
 
+from minifuse.batching.iteration import Iteration
+from minifuse.batching.queue import QueueOptions
+from minifuse.core.plan import Proposal, Work
+from minifuse.core.stages import option
 from minifuse.kernels.operators import TORCH
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
-from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, owner_colour, play, replay, show_source
+from minifuse.show.notebook import (
+    asks,
+    check,
+    draw_lanes,
+    draw_memory,
+    draw_series,
+    first_token_s,
+    gaps,
+    kv_in_use,
+    owner_colour,
+    pieces,
+    play,
+    reasons,
+    replay,
+    show_source,
+)
 from minifuse.simulate.cost import hardware
+from minifuse.stages import register
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
@@ -69,29 +90,19 @@ print(f"iterations that compute idle rows while requests wait: {both}")
 print(f"idle: {padded.metrics['tokens']['idle_share']:.0%} of the tokens computed")
 assert len(both) >= 5
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # In those iterations there were rows to give away and requests that wanted them. Why did they not come together? A
 # technique has three stages (chapter 2), and each can be exchanged by itself. Here the batching policy is exchanged for
 # `iteration`, which admits a request before any iteration as long as fewer than `max_batch` run. Memory and attention
-# are still the padded ones. Predict: does it help? The cell also prints the *reasons* of both runs. The *trace*, the
-# record that a run leaves of every iteration, tells why the first request of the queue was not admitted.
-
+# are still the padded ones. The cell also prints the *reasons* of both runs: the *trace*, the record that a run leaves
+# of every iteration, tells why the first request of the queue was not admitted. Predict: does it help?
 
 # %%
-def reasons(run):
-    """Why the first request in the queue was not admitted, and in which iterations."""
-    found = {}
-    for one in run.history.iterations:
-        for _, name, text in one.event["reasons"]:
-            found.setdefault((name, text), []).append(one.step)
-    for (name, text), steps in found.items():
-        print(f"  iterations {steps[0]} to {steps[-1]}: {name} {text}")
-
-
 stubborn = play("static", six, max_batch=3, batching="iteration")
 for run in (padded, stubborn):
     print(run)
-    reasons(run)
+    for one in reasons(run):
+        print(f"  iterations {one.steps[0]} to {one.steps[-1]}: {one.request} {one.text}")
 assert len(stubborn.steps) == len(padded.steps)
 
 # %% [markdown]
@@ -113,15 +124,15 @@ assert len(stubborn.steps) == len(padded.steps)
 # %%
 model = resolve("tiny").load("float32", "cpu", 0)
 layer = model.layers[0]
-pieces = [([11, 12, 13, 14, 15], range(5)), ([21], [7]), ([31], [3])]  # tokens, and their positions in their texts
+parts = [([11, 12, 13, 14, 15], range(5)), ([21], [7]), ([31], [3])]  # tokens, and their positions in their texts
 with torch.inference_mode():
-    apart = [layer.pre_attention(model.embed(torch.tensor(ids), torch.tensor([*at])), TORCH) for ids, at in pieces]
-    ids = torch.tensor([token for ids, _ in pieces for token in ids])
-    positions = torch.tensor([position for _, at in pieces for position in at])
+    apart = [layer.pre_attention(model.embed(torch.tensor(ids), torch.tensor([*at])), TORCH) for ids, at in parts]
+    ids = torch.tensor([token for ids, _ in parts for token in ids])
+    positions = torch.tensor([position for _, at in parts for position in at])
     together = layer.pre_attention(model.embed(ids, positions), TORCH)
 difference = (torch.cat(apart) - together).abs().max().item()
 print(
-    f"{len(pieces)} products of {[len(own) for own, _ in pieces]} rows, or one of {len(ids)}: "
+    f"{len(parts)} products of {[len(own) for own, _ in parts]} rows, or one of {len(ids)}: "
     f"they differ by {difference:.1e}"
 )
 assert difference < 1e-4
@@ -139,6 +150,9 @@ assert difference < 1e-4
 new, context = [5, 1, 1], [5, 8, 4]
 whole, split = sum(new) * sum(context), sum(q * k for q, k in zip(new, context))
 print(f"one product {whole} pairs, request by request {split}")
+assert whole > 2 * split
+
+# %% tags=["plot"]
 grid, row, column = torch.zeros(sum(new), sum(context)), 0, 0
 for number, (q, k) in enumerate(zip(new, context)):
     for query in range(q):
@@ -154,7 +168,6 @@ axes.set_ylabel("row of the iteration")
 axes.set_title("Pairs that are needed (coloured), of all that one product computes", loc="left", fontsize=9)
 figure.tight_layout()
 plt.show()
-assert whole > 2 * split
 
 # %% [markdown]
 # (The 37 pairs are the three whole rectangles around the colours. Of the first, nearly half is masked as well: no query
@@ -197,7 +210,7 @@ for places in (2, 3, 4):
     print(f"{places} places: static {counts[0]}, orca {counts[1]}, {least:.1f} if every place were always taken")
     assert counts == [padded_iterations(lengths, places), joined_iterations(lengths, places)]
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
 # The technique `orca`, which the last cell has already used, is the policy `iteration` with memory `contiguous` (a
@@ -234,7 +247,7 @@ print(f"computed {needed} instead of {padded.metrics['tokens']['computed']}, in 
 # requests gain far more than that. What an iteration holds can be drawn from the trace: a strip of tokens, one request
 # behind the other.
 
-# %%
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(8, 4.2))
 for at, one in enumerate(joined.history.iterations):
     left = 0
@@ -269,6 +282,46 @@ draw_series(padded, joined, series=["computed", "idle", "queue"])
 replay(joined, padded, address="run=orca&b=static&i=0&predict=admitted")
 
 # %% [markdown]
+# ## Your turn: the policy
+#
+# Write `propose`, which decides an iteration. Running sequences come first, and get work for every span that memory
+# misses of them. Then those in `self.waiting` join, the first to arrive first, until `self.admission` or memory returns
+# a reason. `memory.room()` is a trial: its `admit` reserves a newcomer's memory, or returns the reason why it does not
+# fit.
+
+
+# %% tags=["task"]
+@register
+class Mine(Iteration):
+    """Requests join and leave at every iteration."""
+
+    name = "mine"
+
+    @dataclass(frozen=True)
+    class Options(QueueOptions):
+        max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
+
+    def propose(self, worker, now, memory):
+        # BEGIN SOLUTION: the work of this iteration, the newcomers, and the reason at which the queue stops
+        work = [Work(one.id, *span) for one in self.running for span in memory.missing(one)]
+        newcomers, reasons, room = [], [], memory.room()
+        for one in self.waiting:
+            reason = self.admission(one, len(newcomers), now) or room.admit(one)
+            if reason is not None:
+                reasons.append(reason)
+                break
+            newcomers.append(one)
+            work += [Work(one.id, *span) for span in memory.missing(one)]
+        for one in newcomers:
+            self.running.add(self.waiting.remove(one.id))
+        return Proposal(tuple(work), tuple(newcomers), tuple(reasons))
+        # END SOLUTION
+
+
+# %%
+check("orca", six, batching="mine", max_batch=3)
+
+# %% [markdown]
 # ## The source that matters
 #
 # The whole policy is one question: is the batch full? Compare it with `Static.admission` in chapter 2. `forward` is the
@@ -278,12 +331,11 @@ replay(joined, padded, address="run=orca&b=static&i=0&predict=admitted")
 
 # %%
 from minifuse.attention.per_sequence import PerSequenceAttention
-from minifuse.batching.iteration import Iteration
 from minifuse.execute.texts import forward
 
 show_source(Iteration.admission, forward, PerSequenceAttention.attention)
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## What a user notices
 #
 # Latency has parts, and techniques trade one for another:
@@ -318,8 +370,12 @@ def workload(gap, count=40):
 
 per_second = [1, 2, 4, 8, 16]
 measured = {name: [play_llama(name, workload(1 / rate)).metrics for rate in per_second] for name in ("static", "orca")}
+for static, orca in zip(*measured.values()):
+    assert orca["ttft_s"]["mean"] < static["ttft_s"]["mean"] / 2
+    assert orca["throughput"]["tokens_per_s"] > static["throughput"]["tokens_per_s"]
+    assert orca["latency_bound_s"] > static["latency_bound_s"]
 
-# %%
+# %% tags=["plot"]
 figure, panels = plt.subplots(1, 3, figsize=(9.4, 2.9))
 for name, colour, mark in (("static", ORANGE, "s-"), ("orca", BLUE, "o-")):
     of_run = measured[name]
@@ -342,10 +398,6 @@ panels[0].set_ylim(5, 10_000)
 panels[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
 plt.show()
-for static, orca in zip(*measured.values()):
-    assert orca["ttft_s"]["mean"] < static["ttft_s"]["mean"] / 2
-    assert orca["throughput"]["tokens_per_s"] > static["throughput"]["tokens_per_s"]
-    assert orca["latency_bound_s"] > static["latency_bound_s"]
 
 # %% [markdown]
 # The first token comes much sooner (the scale of the left chart is logarithmic) and throughput is higher at every
@@ -362,9 +414,14 @@ for static, orca in zip(*measured.values()):
 bounds = [2, 4, 8, 16, 32]
 crowd = workload(1 / 16)
 by_bound = [play_llama("orca", crowd, max_batch=bound).metrics for bound in bounds]
-figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.9))
 rate = [one["throughput"]["tokens_per_s"] for one in by_bound]
-left.plot(rate, [one["ttft_s"]["mean"] for one in by_bound], "o-", color=BLUE)
+ttft = [one["ttft_s"]["mean"] for one in by_bound]
+assert rate == sorted(rate)
+assert ttft == sorted(ttft, reverse=True)
+
+# %% tags=["plot"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.9))
+left.plot(rate, ttft, "o-", color=BLUE)
 right.plot(rate, [1e3 * one["tpot_s"]["mean"] for one in by_bound], "o-", color=GREEN)
 for axes, unit, title in ((left, "s", "mean TTFT"), (right, "ms", "mean time for each further token")):
     for bound, x, point in zip(bounds, rate, axes.lines[0].get_ydata()):
@@ -376,11 +433,8 @@ for axes, unit, title in ((left, "s", "mean TTFT"), (right, "ms", "mean time for
     axes.set_ylim(0, 1.2 * max(axes.lines[0].get_ydata()))
 figure.tight_layout()
 plt.show()
-assert rate == sorted(rate)
-ttft = [one["ttft_s"]["mean"] for one in by_bound]
-assert ttft == sorted(ttft, reverse=True)
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # Under load a larger batch is better for throughput *and* for TTFT, because waiting is most of TTFT. It costs running
 # requests a little time for each token. What stops the batch from growing without end is memory, as the end of this
 # chapter shows.
@@ -408,27 +462,16 @@ runs = {}
 for budget in budgets:
     options = {} if budget is None else {"batching__token_budget": budget}
     runs[budget] = play_llama("orca", stalled, **options)
+prompt = [one.stop - one.start for one in pieces(runs[256], "r6") if one.start < 1800]
+print("pieces of the prompt with a budget of 256:", prompt)
+assert len(prompt) == -(-1800 // (256 - 6)) == 8
 
-
-def pieces_of(run, name):
-    return [
-        stop - start
-        for one in run.history.iterations
-        for who, start, stop, *_ in one.work
-        if who == name and start < 1800
-    ]
-
-
-print("pieces of the prompt with a budget of 256:", pieces_of(runs[256], "r6"))
-assert len(pieces_of(runs[256], "r6")) == -(-1800 // (256 - 6)) == 8
-
-# %%
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(8, 2.9))
 for budget, colour, mark in ((None, ORANGE, "s-"), (512, GREEN, "^-"), (128, BLUE, "o-")):
-    times = [time for time, _ in runs[budget].history.stories["r0"].tokens]
-    gaps = [(1e3 * late, 1e3 * (late - early)) for early, late in pairwise(times) if 0.45 < late < 0.75]
+    near = [(1e3 * gap.at_s, 1e3 * gap.seconds) for gap in gaps(runs[budget], "r0") if 0.45 < gap.at_s < 0.75]
     label = "no budget" if budget is None else f"{budget} tokens"
-    axes.plot(*zip(*gaps), mark, color=colour, label=label, markersize=3, linewidth=1)
+    axes.plot(*zip(*near), mark, color=colour, label=label, markersize=3, linewidth=1)
 axes.set_yscale("log")
 axes.set_yticks([10, 20, 50, 100], [10, 20, 50, 100])
 axes.set_xlabel("ms of virtual time")
@@ -439,9 +482,15 @@ figure.tight_layout()
 plt.show()
 
 # %%
-figure, axes = plt.subplots(figsize=(6, 2.8))
-first = [1e3 * (runs[one].history.stories["r6"].tokens[0][0] - 0.5) for one in budgets]
+first = [1e3 * first_token_s(runs[one], "r6") for one in budgets]
 worst = [1e3 * runs[one].metrics["latency_bound_s"] for one in budgets]
+print(f"longest gap without a budget: {worst[0]:.1f} ms")
+assert abs(worst[0] - 76) < 4
+assert worst[0] > 5 * worst[3]
+assert first[-1] > 2 * first[0]
+
+# %% tags=["plot"]
+figure, axes = plt.subplots(figsize=(6, 2.8))
 axes.plot(worst, first, "o-", color=BLUE)
 for budget, x, y in zip(budgets, worst, first):
     offset = (4, -12) if budget == 64 else (5, 5)
@@ -455,10 +504,6 @@ axes.set_ylim(0, 350)
 axes.set_title("What a token budget trades (labels: tokens)", loc="left", fontsize=10)
 figure.tight_layout()
 plt.show()
-print(f"longest gap without a budget: {worst[0]:.1f} ms")
-assert abs(worst[0] - 76) < 4
-assert worst[0] > 5 * worst[3]
-assert first[-1] > 2 * first[0]
 
 # %% [markdown]
 # The best budgets of this picture are where the curve turns: the longest gap falls to a fraction, and the long
@@ -504,6 +549,9 @@ for count in requests:
     keys, values = torch.randn(2, count, 4, 32, 32)
     one_product.append(best_us(attend, query, keys, values))
     one_by_one.append(best_us(row_after_row, query, keys, values))
+print(f"64 requests one by one take {one_by_one[-1] / one_product[-1]:.1f} times as long as in one product")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(6, 2.8))
 axes.plot(requests, one_product, "s-", color=ORANGE, label="one product")
 axes.plot(requests, one_by_one, "o-", color=BLUE, label="request by request")
@@ -516,7 +564,6 @@ axes.set_title("Attention alone, real time", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8)
 figure.tight_layout()
 plt.show()
-print(f"64 requests one by one take {one_by_one[-1] / one_product[-1]:.1f} times as long as in one product")
 
 # %% [markdown]
 # Then whole iterations of the engine, sixteen equal requests under each technique:
@@ -544,10 +591,11 @@ for name, value in ms.items():
 
 # %%
 crowded = play("orca", asks(*texts), max_batch=8)
-reasons(crowded)
-used, reserved, capacity, _ = crowded.history.iterations[4].event["kv"]
-print(f"in iteration 4: {used} slots hold KV, {reserved} are set aside, of {capacity}")
-assert used < reserved / 3
+for one in reasons(crowded):
+    print(f"iterations {one.steps[0]} to {one.steps[-1]}: {one.request} {one.text}")
+kv = kv_in_use(crowded)[4]
+print(f"in iteration 4: {kv.used} slots hold KV, {kv.reserved} are set aside, of {kv.capacity}")
+assert kv.used < kv.reserved / 3
 draw_memory(crowded, step=4)
 
 # %% [markdown]
@@ -569,7 +617,7 @@ draw_memory(crowded, step=4)
 #    It is `serial`: the same work in the same iterations, 37 of them.
 #    </details>
 # 3. Six requests decode, and a prompt of 1,800 tokens comes. How many iterations compute it with a budget of 128, and
-#    with a budget of 64? *Hint: the six tokens go first. Check with `pieces_of(runs[128], "r6")`.*
+#    with a budget of 64? *Hint: the six tokens go first. Check with `pieces(runs[128], "r6")`.*
 #    <details><summary>Answer</summary>
 #    1800/122 rounded up is 15, 1800/58 rounded up is 32.
 #    </details>

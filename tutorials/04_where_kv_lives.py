@@ -29,18 +29,34 @@
 # - name a load under which blocks are worse than reservations.
 
 # %%
+import math
+
 import matplotlib.pyplot as plt
 
 from minifuse.core.errors import UsageError
 from minifuse.core.places import Pages
-from minifuse.core.plan import Extent, Plan, Work
-from minifuse.memory.blocks import BlockPool
+from minifuse.core.plan import Extent, Plan, Reason, Work
+from minifuse.memory.blocks import BlockCount, BlockPool
 from minifuse.memory.paged.paged import Paged
 from minifuse.memory.paged.tables import Tables
 from minifuse.model.text.presets import preset
-from minifuse.show.notebook import asks, draw_lanes, draw_memory, owner_colour, play, replay, show_source
+from minifuse.show.notebook import (
+    asks,
+    block_tables,
+    check,
+    draw_lanes,
+    draw_memory,
+    kv_in_use,
+    moves,
+    owner_colour,
+    pieces,
+    play,
+    reasons,
+    replay,
+    show_source,
+)
 from minifuse.simulate.cost import Roofline, hardware
-from minifuse.trace.log import whole_tables
+from minifuse.stages import register
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
@@ -77,27 +93,30 @@ draw_memory(orca, step=[0, 8])
 
 # %%
 by_hand = [len(one.prompt) + 40 - 1 for one in six]
-first = orca.history.iterations[0]
-used, reserved, capacity, _ = first.event["kv"]
+kv = kv_in_use(orca)[0]
 assert by_hand == [one.max_cached for one in six]
-assert reserved == by_hand[0] + by_hand[1]
-assert len(first.requests) == 2
+assert kv.reserved == by_hand[0] + by_hand[1]
+assert len(orca.history.iterations[0].requests) == 2
 print("needed at most", by_hand)
-print(f"in iteration 0: {reserved} of {capacity} slots set aside, {used} written")
-_, name, why = first.event["reasons"][0]
-print(name, why)
+print(f"in iteration 0: {kv.reserved} of {kv.capacity} slots set aside, {kv.used} written")
+waits = reasons(orca)[0]
+print(waits.request, waits.text)
 
 # %% [markdown]
-# The last line is the reason (chapter 3) that `r2`, the first of the queue, is not admitted. Over the whole run the
+# The last line is the reason (chapter 3) why `r2`, the first of the queue, is not admitted. Over the whole run the
 # memory looks like this.
 
 
-# %%
-def draw_reserved(axes, run):
+# %% tags=["plot"]
+def edges_ms(run):
     steps = [one for one in run.history.iterations if one.work]
-    edges = [one.start_s * 1e3 for one in steps] + [steps[-1].end_s * 1e3]
-    axes.stairs([one.event["kv"][1] for one in steps], edges, fill=True, color=GREY, label="set aside")
-    axes.stairs([one.event["kv"][0] for one in steps], edges, fill=True, color=BLUE, label="written")
+    return [one.start_s * 1e3 for one in steps] + [steps[-1].end_s * 1e3]
+
+
+def draw_reserved(axes, run):
+    kv, edges = kv_in_use(run), edges_ms(run)
+    axes.stairs([one.reserved for one in kv], edges, fill=True, color=GREY, label="set aside")
+    axes.stairs([one.used for one in kv], edges, fill=True, color=BLUE, label="written")
     axes.axhline(run.capacity, color="black", linewidth=1, linestyle="--")
     axes.set_title(f"{run.name}: {run.history.last_s * 1e3:.1f} ms", loc="left", fontsize=10)
     axes.set_xlabel("ms of virtual time")
@@ -112,23 +131,22 @@ plt.show()
 
 # %% [markdown]
 # What is set aside and never used is called *internal fragmentation*: waste inside what a request owns. There is a
-# second kind. Five requests of other lengths follow, and the picture is that of iteration 8, when the first and the
-# third have ended.
+# second kind. Here are five requests of other lengths, and the picture of iteration 8, when the first and the third
+# have ended.
 
 # %%
 holes = play("orca", asks((20, 8), (20, 20), (20, 8), (20, 20), (40, 10)))
-eighth = holes.history.iterations[8]
-_, reserved, capacity, _ = eighth.event["kv"]
-needed = 40 + 10 - 1
-print(f"{capacity - reserved} slots are free, r4 needs {needed}")
-_, name, why = eighth.event["reasons"][0]
-print(name, why)
-assert capacity - reserved >= needed
-assert name == "r4"
+kv = kv_in_use(holes)[8]
+free, needed = kv.capacity - kv.reserved, 40 + 10 - 1
+print(f"{free} slots are free, r4 needs {needed}")
+waits = next(one for one in reasons(holes) if 8 in one.steps)
+print(waits.request, waits.text)
+assert free >= needed
+assert waits.request == "r4"
 draw_memory(holes, step=8)
 
 # %% [markdown]
-# There would be room for `r4`, but not in one piece. That is *external fragmentation*: waste between owners. Both
+# There is room enough for `r4`, but not in one piece. That is *external fragmentation*: waste between owners. Both
 # kinds have one cause: a request's slots must be one run. A run cannot grow when other runs lie behind it, so it is
 # reserved in its full length before it is used.
 #
@@ -152,24 +170,24 @@ draw_memory(holes, step=8)
 # | blocks | 2 | 2 | 3 | 1 | 2 | 2 | 12 |
 # | slots | 8 | 8 | 12 | 4 | 8 | 8 | 48 |
 # | of them empty | 3 | 3 | 3 | 0 | 3 | 3 | 15 |
-#
+
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
-# The technique `vllm` uses blocks. Like `orca` it asks at every iteration who may join, and admits a request as soon
-# as there are blocks for its *prompt*. Prompts and single tokens run in iterations of their own: it does not mix
-# them. The command line's default is blocks of 16; we take 4 so that something can be seen. Predict before you run:
+# The technique `vllm` uses blocks. Like `orca` it asks at every iteration who may join, and admits a request as soon as
+# there are blocks for its *prompt*. Prompts and single tokens run in iterations of their own: it does not mix them. The
+# command line's default is blocks of 16; we take 4, so that there is something to see. Predict before you run:
 #
 # 1. How many requests run in the first iteration, and how many slots are set aside in it?
-# 2. How many iterations will `vllm` need, compared with those of `orca`, which the first output above tells?
+# 2. How many iterations will `vllm` need, compared with those of `orca`, which the first output above shows?
 # 3. Will the answers differ?
 
 # %%
 vllm = play("vllm", six, memory__block_size=4)
-used, reserved, _, _ = vllm.history.iterations[0].event["kv"]
 print(orca, vllm, sep="\n")
-together = len(vllm.history.iterations[0].requests)
-print(f"in iteration 0: {together} requests, {reserved} slots set aside, {used} written")
-assert (reserved, used) == (48, 33)
+together, kv = len(vllm.history.iterations[0].requests), kv_in_use(vllm)[0]
+print(f"in iteration 0: {together} requests, {kv.reserved} slots set aside, {kv.used} written")
+assert (kv.reserved, kv.used) == (48, 33)
 assert vllm.answers == orca.answers
 assert vllm.history.last_s < 0.5 * orca.history.last_s
 assert max(len(one.requests) for one in orca.history.iterations) == 2
@@ -178,7 +196,7 @@ draw_memory(vllm, step=[0, 5, 8])
 # %%
 draw_lanes(orca, vllm, by="time")
 
-# %%
+# %% tags=["plot"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6), sharex=True, sharey=True)
 draw_reserved(left, orca)
 draw_reserved(right, vllm)
@@ -189,8 +207,9 @@ plt.show()
 
 # %% [markdown]
 # All six run at once, in the memory in which `orca` never ran more than two, and the run takes less than half the time.
-# No iteration has become faster: each computes more requests, and chapter 2 measured what that costs, next to nothing.
-#
+# No iteration has become faster: each computes more requests, and chapter 2 measured what that costs: next to nothing.
+
+# %% [markdown]
 # The page below has both runs. Step through `vllm`, look at its *Memory* further down the page, and find the
 # iterations in which a request takes another block: each does at every fourth token of its own text, so not all do at
 # the same time.
@@ -201,22 +220,24 @@ replay(orca, vllm, address="run=vllm&i=4&b=orca&request=r4", height=760)
 # %% [markdown]
 # ### Check the table yourself
 #
-# The trace tells the block table of every request in every iteration. `r4` counts from 10 to 20. Here is where its
+# The trace has the block table of every request in every iteration. `r4` counts from 10 to 20. Here is where its
 # tokens lie at the end.
 
 # %%
-last = [event for event in whole_tables(vllm.events) if event["event"] == "step"][-1]
-(name, start, stop), (blocks, size) = last["work"][0], last["places"][0]
-slots = [blocks[token // size] * size + token % size for token in range(stop)]
-print(f"{name}: block table {blocks}, tokens 0 to {stop - 1} in slots\n{slots}")
-assert slots == Pages(tuple(blocks), size).slots(0, stop)
+last, size = pieces(vllm, "r4")[-1], 4
+blocks = block_tables(vllm, last.step)["r4"]
+slots = [blocks[token // size] * size + token % size for token in range(last.stop)]
+print(f"r4: block table {blocks}, tokens 0 to {last.stop - 1} in slots\n{slots}")
+assert slots == Pages(tuple(blocks), size).slots(0, last.stop)
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(6, 2.4))
-axes.plot(range(stop), slots, "s", color=owner_colour(vllm, name))
-for edge in range(size, stop, size):
+axes.plot(range(last.stop), slots, "s", color=owner_colour(vllm, "r4"))
+for edge in range(size, last.stop, size):
     axes.axvline(edge - 0.5, color=GREY, linewidth=1)
 axes.set_xlabel("token of the text")
 axes.set_ylabel("slot of the device")
-axes.set_title(f"{name} in blocks of {size}", loc="left", fontsize=10)
+axes.set_title(f"r4 in blocks of {size}", loc="left", fontsize=10)
 plt.show()
 
 # %% [markdown]
@@ -244,7 +265,7 @@ apart = play("vllm", readers, memory__block_size=8)
 together = play("vllm", readers, memory__block_size=8, memory__share=True)
 assert apart.answers == together.answers
 print(together.answers)
-joined = [one.step for one in together.history.iterations if one.event["moves"]]
+joined = [step for step in together.steps if moves(together, step)]
 draw_memory(together, step=[0, joined[0], joined[-1] + 1])
 
 # %% [markdown]
@@ -265,14 +286,11 @@ assert computed[0] - computed[1] == 3 * common
 print(f"each newcomer shares {common // B} blocks, copies {common % B} tokens, and does not compute {common}")
 print(f"tokens computed: {computed[0]} apart, {computed[1]} together")
 
-# %%
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(7, 2.2))
 for run, style, label in ((apart, "--", "each has its own"), (together, "-", "blocks are shared")):
-    steps = [one for one in run.history.iterations if one.work]
-    edges = [one.start_s * 1e3 for one in steps] + [steps[-1].end_s * 1e3]
-    axes.stairs(
-        [one.event["kv"][1] / B for one in steps], edges, color=GREEN, linestyle=style, linewidth=2, label=label
-    )
+    in_use = [one.reserved / B for one in kv_in_use(run)]
+    axes.stairs(in_use, edges_ms(run), color=GREEN, linestyle=style, linewidth=2, label=label)
 axes.set_ylabel("blocks in use")
 axes.set_xlabel("ms of virtual time")
 axes.set_ylim(0)
@@ -291,8 +309,8 @@ plt.show()
 # come back.
 #
 # **A count by hand.** Three requests with prompts of 20 tokens and answers of 24 run on 96 slots, in 12 blocks of 8.
-# Iteration 0 computes the prompts, and iteration $k$ writes the KV of token $19 + k$ of each. They take a block more
-# each whenever $19 + k$ is a multiple of 8.
+# Iteration 0 computes the prompts, and iteration $k$ writes the KV of token $19 + k$ of each. Each takes one more block
+# whenever $19 + k$ is a multiple of 8.
 #
 # | iteration | token written | blocks of each | in all |
 # |---|---|---|---|
@@ -300,56 +318,57 @@ plt.show()
 # | 5 | 24 | 4 | 12 |
 # | 13 | 32 | 5 | 15: three too many |
 #
-# So memory runs out in iteration 13. Three more blocks are needed, and a request that leaves gives four. The policy
-# is first come, first served, so the newest goes. Which one is that, and in which iteration can it come back? Decide,
-# then step on with the right arrow key: behind iteration 12 the page stops and asks.
+# A request that is evicted has two ways back. **Recompute**: its KV is dropped, and when it comes back, its prompt and
+# all tokens of its answer so far are computed again, as one long prompt. **Swap**: its KV is copied to the memory of
+# the *host*, the computer that the device is part of, and copied back later. Both are played here.
 
 # %%
 three = asks((20, 24), (20, 24), (20, 24))
 small = {"kv_memory": "144KiB", "memory__block_size": 8}
 recomputed = play("vllm", three, label="vllm, recompute", **small)  # the name that pictures show
 swapped = play("vllm", three, label="vllm, swap", memory__preemption="swap", **small)
+
+# %% [markdown] tags=["prediction"]
+# Memory runs out in iteration 13. Three more blocks are needed, and a request that leaves frees four. The policy is
+# first come, first served, so the newest goes. The page below stops behind iteration 12 and asks. Before you press the
+# right arrow key: which request goes, and in which iteration can it come back?
+
+# %%
 replay(swapped, address="i=10&predict=evicted", height=560)
 
 # %% [markdown]
 # The newest of the three is `r2`, the last in the order, and it waits until the others have ended, until iteration 24.
-# What becomes of its KV? There are two ways. **Recompute**: it is dropped, and when the request comes back,
-# its prompt and all tokens of its answer so far are computed again, as one long prompt. **Swap**: it is copied to the
-# memory of the *host*, the computer that the device is part of, and copied back later. Here is the map of both
-# iterations with a swap.
-
-# %%
-evictions = [
-    (one.step, name)
-    for one in swapped.history.iterations
-    for code, name, _ in one.event["reasons"]
-    if code == "evicted"
-]
-print("evicted", evictions)
-assert evictions == [(13, "r2")]
-assert recomputed.tokens == swapped.tokens
-back = next(one.step for one in swapped.history.iterations if any(move[0] == "swap_in" for move in one.event["moves"]))
-assert back == 24
-draw_memory(swapped, step=[13, back])
 
 # %% [markdown]
-# (Blocks that lie side by side on both tiers, device and host, are moved together: on the way out three of them have
+# Here is the map of both iterations with a swap.
+
+# %%
+evictions = [(name, *one) for name, story in swapped.history.stories.items() for one in story.evictions]
+print("evicted, and in which iterations it goes and comes back:", evictions)
+assert evictions == [("r2", 13, 24)]
+assert recomputed.tokens == swapped.tokens
+copied = {step: sum(move.tokens for move in moves(swapped, step)) for step in (13, 24)}
+print("tokens copied in each of them:", copied)
+draw_memory(swapped, step=[13, 24])
+
+# %% [markdown]
+# (Blocks that lie side by side on both tiers, device and host, are moved together: on the way out three of them share
 # one arrow.) On the way back `r2` gets other blocks than those it had. That does not matter: only the table has to
-# know. In the lanes, the difference between the two ways is the striped stretch at the return.
+# know. In the lanes, the difference between the two ways is the green stretch at the return.
 
 # %%
 draw_lanes(swapped, recomputed)
 
 # %%
 for label, run in (("swap", swapped), ("recompute", recomputed)):
-    tokens, moves = run.metrics["tokens"], run.metrics["moves"]
+    tokens, moved = run.metrics["tokens"], run.metrics["moves"]
     print(
         f"{label:10} computes {tokens['computed']} tokens, {tokens['recomputed']} of them again, "
-        f"and copies {moves['swap_out']['tokens']} + {moves['swap_in']['tokens']}"
+        f"and copies {moved['swap_out']['tokens']} + {moved['swap_in']['tokens']}"
     )
 assert recomputed.metrics["tokens"]["recomputed"] == swapped.metrics["moves"]["swap_in"]["tokens"] == 32
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ### Which is cheaper?
 #
 # Swap costs the bytes of the KV, twice, over the *link* between device and host (`a100.link`, in bytes a second).
@@ -359,21 +378,25 @@ assert recomputed.metrics["tokens"]["recomputed"] == swapped.metrics["moves"]["s
 
 # %%
 a100 = hardware("a100-40g")
-figure, charts = plt.subplots(1, 2, figsize=(8, 2.8), sharey=True)
 lengths = list(range(16, 2049, 16))
-for axes, name in zip(charts, ("llama-2-7b", "llama-3-8b")):
+prefills = [Plan(0, 0, (Work("r", 0, n),), (Extent(0, n),)) for n in lengths]  # iterations that compute n tokens
+kib, swap, again = {}, {}, {}  # of each model: KiB of KV a token; ms of a swap, of computing again
+for name in ("llama-2-7b", "llama-3-8b"):
     shape = preset(name)
-    cost = Roofline(shape, "float16", a100)
-    swap = [2 * n * shape.kv_bytes_per_token("float16") / a100.link * 1e3 for n in lengths]
-    prefills = [Plan(0, 0, (Work("r", 0, n),), (Extent(0, n),)) for n in lengths]  # an iteration that computes n tokens
-    again = [cost(prefill) * 1e3 for prefill in prefills]
-    axes.plot(lengths, swap, color=BLUE, label="swap out and in")
-    axes.plot(lengths, again, "--", color=ORANGE, label="recompute")
-    kib = shape.kv_bytes_per_token("float16") // 1024
-    axes.set_title(f"{name}: {kib} KiB a token", loc="left", fontsize=9)
-    axes.set_xlabel("tokens that were evicted")
-    ratio = swap[-1] / again[-1]
+    kv_bytes, cost = shape.kv_bytes_per_token("float16"), Roofline(shape, "float16", a100)
+    kib[name] = kv_bytes // 1024
+    swap[name] = [2 * n * kv_bytes / a100.link * 1e3 for n in lengths]
+    again[name] = [cost(prefill) * 1e3 for prefill in prefills]
+    ratio = swap[name][-1] / again[name][-1]
     print(f"{name}: of {lengths[-1]} tokens, a swap takes {ratio:.2f} times as long as computing them again")
+
+# %% tags=["plot"]
+figure, charts = plt.subplots(1, 2, figsize=(8, 2.8), sharey=True)
+for axes, name in zip(charts, kib):
+    axes.plot(lengths, swap[name], color=BLUE, label="swap out and in")
+    axes.plot(lengths, again[name], "--", color=ORANGE, label="recompute")
+    axes.set_title(f"{name}: {kib[name]} KiB a token", loc="left", fontsize=9)
+    axes.set_xlabel("tokens that were evicted")
 charts[0].set_ylabel("ms on an A100")
 charts[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
@@ -385,31 +408,90 @@ plt.show()
 # hidden: with `memory__transfer="overlapped"`, each layer waits for its own part only, while the layers before it
 # compute. Chapter 8 is built on that.
 #
+# ## Your turn: count the blocks
+#
+# A policy tries its decisions on a count of blocks before memory changes anything. `claim` answers for a newcomer that
+# already shares `held` blocks: `None`, or a `Reason(code, id, sentence)` if too few are `free`. If `growing`, it claims
+# blocks for its text so far, and leaves `kept` to others (exercise 5); otherwise for the longest possible text,
+# `sequence.request.max_cached`. It takes what it lacks from `self.free`, and enters in `self.whole`, by id, how many
+# blocks it then has, shared ones included. `extend_to` gives a running request room for `length` tokens;
+# `self.whole_of(name)` is the number of blocks that it has, taken or promised.
+
+
+# %% tags=["task"]
+class Count(BlockCount):
+    """Counts the blocks that are `free`, and those of each request, while a decision is tried."""
+
+    def claim(self, sequence, held, growing, kept):
+        # BEGIN SOLUTION: how many blocks does the newcomer lack, and are they free?
+        tokens = len(sequence) if growing else sequence.request.max_cached
+        whole = math.ceil(tokens / self.size)
+        leaves = kept if growing else 0
+        lacks = whole - held
+        if lacks > self.free - leaves:
+            return Reason("memory-full", sequence.id, f"not admitted: it lacks {lacks} blocks of {self.free}")
+        self.free -= lacks
+        self.whole[sequence.id] = whole
+        return None
+        # END SOLUTION
+
+    def extend_to(self, name, length):
+        # BEGIN SOLUTION: how many more blocks does the running request need, and are they free?
+        more = math.ceil(length / self.size) - self.whole_of(name)
+        if more > self.free:
+            return Reason("memory-full", name, f"has no room for its next token: it lacks {more} blocks")
+        if more > 0:
+            self.whole[name] = self.whole_of(name) + more
+            self.free -= more
+        return None
+        # END SOLUTION
+
+
+@register
+class Mine(Paged):
+    """Keeps KV in blocks, and counts them by hand."""
+
+    name = "mine"
+
+    def room(self):
+        room = super().room()
+        room.count = Count(self.tables.blocks, self.tables.num_available, "block")
+        room.extend = room.count.extend
+        return room
+
+
+# %%
+promises = check("vllm", memory="mine", batching="iteration")  # under a policy that never evicts
+tight = {"kv_memory": "72KiB", "memory__block_size": 8, "memory__share": True, "memory__watermark": 0.2}
+check("vllm", readers, memory="mine", **tight) if promises.passed else promises
+
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: the size of a block
 #
-# A large block wastes more in its empty end, on average half a block for each request. A small block makes long
-# tables: each block is an entry to look up in every attention, and a transfer of its own when it is swapped. Forty
-# requests of many lengths arrive; memory is small. What do you expect of the time, from blocks of 1 to blocks of 64?
+# A large block wastes more in its empty end, on average half a block for each request. A small block makes long tables:
+# each block is an entry to look up in every attention, and a transfer of its own when it is swapped. Forty requests of
+# many lengths arrive, and memory is small. Predict: with which size of block, from 1 to 64, do their answers take the
+# least time, and with which the most?
 
 # %%
 crowd = asks(*[(4 + 7 * i % 23, 5 + 11 * i % 29) for i in range(40)])
 sizes = (1, 2, 4, 8, 16, 32, 64)
 runs = [play("vllm", crowd, kv_memory="384KiB", max_batch=16, memory__block_size=size) for size in sizes]
 reserving = play("orca", crowd, kv_memory="384KiB", max_batch=16)
-
-# %%
 waste = [run.metrics["kv"]["mean_reserved_tokens"] - run.metrics["kv"]["mean_used_tokens"] for run in runs]
 each = [one / run.metrics["mean_batch_size"] for one, run in zip(waste, runs)]
 
 
 def longest_table(run):
-    steps = [event for event in whole_tables(run.events) if event["event"] == "step"]
-    return max(len(blocks) for step in steps for blocks, _ in step["places"])
+    ends = {one.id: pieces(run, one.id)[-1].step for one in crowd}  # a table is longest in a request's last iteration
+    return max(len(block_tables(run, step)[name]) for name, step in ends.items())
 
 
 longest = [longest_table(run) for run in runs]
 assert longest[0] > 8 * longest[-1]
 assert runs[0].history.last_s < reserving.history.last_s < runs[-1].history.last_s
+
+# %% tags=["plot"]
 figure, charts = plt.subplots(1, 3, figsize=(9, 2.7))
 charts[0].plot(sizes, each, "o-", color=ORANGE)
 charts[0].plot(sizes, [(size - 1) / 2 for size in sizes], ":", color=GREY)
@@ -435,7 +517,8 @@ plt.show()
 # where texts are shorter than a block.) With the largest blocks `vllm` is slower than `orca` with its reservations.
 # Small blocks cost nothing here because the cost model does not charge for the length of a table; a kernel does
 # (chapter 11). Sixteen slots are a common compromise.
-#
+
+# %% [markdown]
 # Not every combination exists. An attention that expects a run of slots cannot read a table, and a block must fit into
 # memory. So must a request, with its longest possible answer, even if it is alone; one that cannot is refused, and the
 # others are served:
@@ -469,8 +552,11 @@ rows = [
     for load, (requests, memory) in loads.items()
     for name in ("orca", "vllm")
 ]
+for load, name, run in rows:
+    again = run.metrics["tokens"]["recomputed"]
+    print(f"{load}  {name}  evictions {run.metrics['evictions']:3}  computed again {again:5}")
 
-# %%
+# %% tags=["plot"]
 figure, charts = plt.subplots(2, 2, figsize=(8, 3.4))
 for line, load in zip(charts, loads):
     pair = [run for of_load, _, run in rows if of_load == load]
@@ -488,9 +574,6 @@ for line, load in zip(charts, loads):
     line[0].set_title(load, loc="left", fontsize=10)
 figure.tight_layout()
 plt.show()
-for load, name, run in rows:
-    again = run.metrics["tokens"]["recomputed"]
-    print(f"{load}  {name}  evictions {run.metrics['evictions']:3}  computed again {again:5}")
 
 # %%
 answers, prompts = rows[:2], rows[2:]
@@ -504,9 +587,9 @@ print(f"the longest silence in an answer is {gap[1] / gap[0]:.0f} times as long 
 # %% [markdown]
 # Under the first load `vllm` ends earlier, but a user may see an answer stop in the middle and go on seconds later:
 # that request had been evicted. `orca` never does this. What it has admitted, it finishes, and a request that waits
-# has not begun its answer yet. The time that answers pause is the price of admitting without knowing.
+# has not begun its answer yet. These pauses are the price of admitting requests without knowing their lengths.
 #
-# Under the second load there are no evictions at all, and `vllm` loses in both numbers. It computes prompts in
+# Under the second load there are no evictions at all, and `vllm` loses on both counts. It computes prompts in
 # iterations of their own: each prompt stops all running answers, and the single tokens that could have shared the
 # reading of the weights have to wait and read them again. That is a choice of the *batching policy*, not of blocks.
 # Exercise 4 exchanges the policy.
@@ -552,7 +635,7 @@ print(f"the longest silence in an answer is {gap[1] / gap[0]:.0f} times as long 
 # ## How the papers tell it, and what we do differently
 #
 # - The idea is vLLM's (Kwon et al., 2023, sections 4.1 to 4.5). Pensieve tells it in 3.2.2, and FluidInfer in section
-#   2, whose Figure 2 has both layouts, as our maps of `orca` and `vllm` have.
+#   2, whose Figure 2 shows both layouts, as our maps of `orca` and `vllm` do.
 # - Pensieve's baseline is vLLM as we serve it here: batches of one phase, prompts or single tokens (3.4.2). Later
 #   versions of vLLM mix them.
 # - vLLM shares blocks between several answers to one prompt, and between prompts whose common text was announced. Here

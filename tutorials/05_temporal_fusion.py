@@ -15,7 +15,7 @@
 # # 5. Temporal fusion
 #
 # Chapter 3 let requests join and leave at every iteration, and chapter 4 laid their KV out in blocks. This chapter is
-# about Flover, which wants the same from two other decisions: prompts are computed *beside* the iterations of the
+# about Flover, which pursues the same with two other decisions: prompts are computed *beside* the iterations of the
 # others, and the KV of all running requests lies side by side, so that attention finds it with two numbers. Its rival
 # in the paper is a model instance for every request.
 #
@@ -53,16 +53,34 @@
 # %%
 import itertools
 import math
+from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 
 from minifuse.attention.slots import SlotsAttention
-from minifuse.batching.fusion import Fusion
+from minifuse.batching.fusion import MAIN, Fusion
 from minifuse.batching.instances import Instances
+from minifuse.core.plan import Proposal, Reason, Work
+from minifuse.core.request import Phase
 from minifuse.core.shapes import Region
+from minifuse.core.stages import option
 from minifuse.papers.flover import paper
-from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
-from minifuse.trace.log import whole_tables
+from minifuse.show.notebook import (
+    asks,
+    block_tables,
+    check,
+    draw_lanes,
+    draw_memory,
+    draw_series,
+    first_token_s,
+    gaps,
+    kv_in_use,
+    pieces,
+    play,
+    replay,
+    show_source,
+)
+from minifuse.stages import register
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
@@ -103,15 +121,20 @@ draw_lanes(blocks, by="time")
 
 
 # %%
-def gaps(run, name="r0"):
-    times = [time for time, _ in run.history.stories[name].tokens]
-    return [1e3 * (later - earlier) for earlier, later in itertools.pairwise(times)]
+def gaps_ms(run):
+    return [1e3 * gap.seconds for gap in gaps(run, "r0")]
 
 
+usual, worst = sorted(gaps_ms(blocks))[len(gaps_ms(blocks)) // 2], max(gaps_ms(blocks))
+print(f"usually {usual:.1f} ms, at worst {worst:.1f} ms: {worst / usual:.1f} times as long")
+assert worst > 5 * usual
+
+
+# %% tags=["plot"]
 def draw_gaps(*runs):
     _, axes = plt.subplots()
     for run, colour, mark in zip(runs, (BLUE, ORANGE, GREEN), ("o-", "s-", "^-"), strict=False):
-        axes.plot(range(1, len(gaps(run)) + 1), gaps(run), mark, color=colour, markersize=4, label=run.name)
+        axes.plot(range(1, len(gaps_ms(run)) + 1), gaps_ms(run), mark, color=colour, markersize=4, label=run.name)
     axes.set_xlabel("token of r0")
     axes.set_ylabel("ms since its last token")
     axes.set_ylim(0)
@@ -121,9 +144,6 @@ def draw_gaps(*runs):
 
 
 draw_gaps(blocks)
-usual, worst = sorted(gaps(blocks))[len(gaps(blocks)) // 2], max(gaps(blocks))
-print(f"usually {usual:.1f} ms, at worst {worst:.1f} ms: {worst / usual:.1f} times as long")
-assert worst > 5 * usual
 
 # %% [markdown]
 # A reader sees the text stop twice. There are two ways out. One is to give every request a model of its own, so that
@@ -160,6 +180,12 @@ counts, tokens = [1, 2, 4, 8, 16], 64
 apart = {k: on_a100("instances", gpt_j(*[(1, tokens)] * k)) for k in counts}
 fused = {k: on_a100("fusion", gpt_j(*[(1, tokens)] * k), memory__slots=16) for k in counts}
 alone = apart[1].history.last_s
+for k in counts:
+    assert abs(apart[k].history.last_s - k * alone) < 0.01 * k * alone
+    assert fused[k].history.last_s < 1.05 * alone
+    print(f"{k:2} at once: instances {apart[k].history.last_s:5.2f} s, fusion {fused[k].history.last_s:.2f} s")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 for runs, colour, mark, name in ((apart, ORANGE, "s-", "instances"), (fused, BLUE, "o-", "fusion")):
     axes.plot(counts, [runs[k].history.last_s for k in counts], mark, color=colour, label=name)
@@ -170,9 +196,6 @@ axes.set_ylim(0)
 axes.legend(frameon=False, fontsize=9)
 axes.set_title(f"{tokens} tokens for each request, GPT-J on an A100 (virtual time)", loc="left", fontsize=10)
 plt.show()
-for k in counts:
-    assert abs(apart[k].history.last_s - k * alone) < 0.01 * k * alone
-    assert fused[k].history.last_s < 1.05 * alone
 
 # %% [markdown]
 # The count holds to within a percent, because the simulated machine does exactly this: while $k$ plans run, each gets
@@ -195,7 +218,7 @@ for name in ("instances", "fusion"):
     print(f"{name:9}" + "".join(f"{1e3 * best[name, k]:15.0f}" for k in (1, 2, 4, 8)))
 
 # %% [markdown]
-# How far the two lines differ depends on the machine and on what else it does. The more requests at once, the further
+# How far the two rows differ depends on the machine and on what else it does. The more requests at once, the further
 # instances fall behind. With many cores it begins later.
 #
 # ## The idea: one main stream, and five phases
@@ -229,9 +252,8 @@ print(f"an iteration takes {1e3 * t:.2f} ms")
 figure_3 = play("fusion", asks((1, 8), (1, 8), arrivals=[0, 2.5 * t]))
 for number, one in enumerate(figure_3.history.iterations[:5]):
     print("iteration", number, {name: f"token {start + 1}" for name, start, _, _ in one.work})
-joins = next(number for number, one in enumerate(figure_3.history.iterations) if "r1" in one.requests)
-assert joins == 3
-assert figure_3.history.iterations[3].work[0][1] + 1 == 4
+assert pieces(figure_3, "r1")[0].step == 3
+assert pieces(figure_3, "r0")[3] == (3, 3, 4)  # iteration 3 computes its token [3, 4), the fourth
 draw_lanes(figure_3)
 
 # %% [markdown]
@@ -251,7 +273,7 @@ assert by_hand == len(staggered.steps)
 assert len(play("instances", asks(*[(1, n)] * m, every=tau)).steps) == m * n
 draw_lanes(staggered)
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
 # Now prompts of several tokens. Pre-processing computes a prompt up to its last token but one; the last token goes
@@ -280,44 +302,97 @@ assert rival.tokens == fusion.tokens, "the answers are the same"
 draw_lanes(rival, fusion, by="time")
 
 # %%
-work = [{name: start for name, start, _, _ in one.work} for one in fusion.history.iterations]
-first = next(one for one in work if {"r0", "r1"} <= one.keys())
-print("r1 joins where r0 computes its new token", first["r0"] - 3 + 1)  # token 3 of its prompt gives the first
-assert first["r0"] - 3 + 1 == 4
+iterations = {one.step: one for one in fusion.history.iterations}
+context, joins, *_ = pieces(fusion, "r1")  # its prompt without the last token, then its first piece in the main stream
+new = {one.step: one.start - 3 + 1 for one in pieces(fusion, "r0") if one.start >= 3}  # its token 3 gives the first
+print("r1 joins where r0 computes its new token", new[joins.step])
+assert new[joins.step] == 4
 assert len(rival.steps) == 12 + 5 + 9 + 6
-ready_s = next(one.end_s for one in fusion.history.iterations if one.worker and "r1" in one.requests)
-third = next(one for one in fusion.history.iterations if not one.worker and one.work[0][1] == 5)
+ready_s = iterations[context.step].end_s
+third = next(iterations[step] for step, number in new.items() if number == 3)
 print(f"r1 is ready at {1e3 * ready_s:.2f} ms, r0's third token is computed from {1e3 * third.start_s:.2f} ms on")
 assert third.start_s < ready_s < third.end_s
 print("plans: fusion", len(fusion.steps), "and instances", len(rival.steps))
 for run in (rival, fusion):
     story = run.history.stories["r1"]
     print(
-        f"{run.name:10} r1: first token after {1e3 * (story.tokens[0][0] - story.arrival_s):.2f} ms,",
+        f"{run.name:10} r1: first token after {1e3 * first_token_s(run, 'r1'):.2f} ms,",
         f"last after {1e3 * (story.ended_s - story.arrival_s):.2f} ms",
     )
 
 # %% [markdown]
 # `r1` joins with the fourth token of `r0`: its prompt is complete shortly after the iteration of the third token has
-# begun. Four of the five phases are in the picture. Crossed: the prompt is computed apart, pre-processing. Dotted: the
-# request is ready, and waits for the boundary. Striped and full: it runs, first with the last token of its prompt. The
+# begun. Four of the five phases are in the picture. Orange: the prompt is computed apart, pre-processing. Barred: the
+# request is ready, and waits for the boundary. Green and blue: it runs, first with the last token of its prompt. The
 # black line: it is finished. No request is seen as *received* here, because the worker for prompts is free whenever one
-# arrives; where a request has to wait for it, it is grey.
+# arrives; where a request has to wait for it, it is grey and dotted.
 #
 # Instances give the *first* token earlier: their prompt is complete after a single plan, while fusion needs a plan
 # for the prompt, a wait for the boundary, and an iteration. From then on fusion is ahead, and the more requests
-# overlap, the further. The page shows both runs. Step through them, and compare at which column each request gets its
-# tokens.
+# overlap, the further.
+
+# %% [markdown]
+# The page shows both runs. Step through them, and compare in which columns each request gets its tokens.
 
 # %%
 replay(fusion, rival, address="i=5&b=instances&request=r1", height=760)
 
 # %% [markdown]
+# ## Your turn: prompts beside the stream
+#
+# Write `propose`. Worker 0, `MAIN`, is the main stream: it gives a token to each of the sequences in `self.admitted`
+# that is not in the phase `PREPROCESSING`, in the order of admission, and to newcomers whose prompt is a single token.
+# Any other worker admits the first of `self.waiting`, and computes its prompt without the last token, in that phase.
+# Newcomers move to `self.admitted`. Nobody is overtaken: where the first of the queue is for another worker, or
+# `memory.room()` does not admit it, give a `Reason(code, id, sentence)` and stop.
+
+
+# %% tags=["task"]
+@register
+class Mine(Fusion):
+    """Computes prompts beside one main stream, which requests join between two iterations."""
+
+    name = "mine"
+    starts_together = False  # several prompts of one request are admitted one by one
+
+    @dataclass(frozen=True)
+    class Options(Fusion.Options):
+        preprocess: str = option("worker", "where prompts are computed: beside the main stream", choices=("worker",))
+
+    def propose(self, worker, now, memory):
+        # BEGIN SOLUTION: who is admitted, and what does this worker compute?
+        newcomers, reasons, room = [], [], memory.room()
+        for one in self.waiting:
+            if (len(one) == 1) != (worker == MAIN):
+                reason = Reason("elsewhere", one.id, "not admitted here: its prompt is for another worker")
+            else:
+                reason = room.admit(one)
+            if reason is not None:
+                reasons.append(reason)
+                break
+            newcomers.append(one)
+            if worker != MAIN:
+                break
+        for one in newcomers:
+            self.waiting.remove(one.id)
+            self.admitted[one.id] = one
+        if worker != MAIN:
+            context = [Work(one.id, 0, len(one) - 1) for one in newcomers]
+            return Proposal(tuple(context), tuple(newcomers), tuple(reasons), phase=Phase.PREPROCESSING)
+        fused = [one for one in self.admitted.values() if one.phase is not Phase.PREPROCESSING]
+        work = [Work(one.id, *span) for one in fused for span in memory.missing(one)]
+        return Proposal(tuple(work), tuple(newcomers), tuple(reasons))
+        # END SOLUTION
+
+
+# %%
+check("fusion", asks((4, 12), (6, 5), (1, 9), (1, 6)), batching="mine")
+
+# %% [markdown]
 # ## The source that matters
 #
-# `propose` is asked for every worker. Worker 0, `MAIN`, is the main stream; the others compute prompts. (`inline` is
-# an option that we try at the end of the chapter.) In `_iterate`, look at the list `fused`: whatever is `READY` or
-# `RUNNING` gets work. That list is temporal fusion.
+# This is minifuse's own. (`inline` is an option that we try at the end of the chapter.) In `_iterate`, look at the
+# list `fused`: whatever is `READY` or `RUNNING` gets work. That list is temporal fusion.
 
 # %%
 show_source(Fusion.propose, Fusion._preprocess, Fusion._iterate)
@@ -328,9 +403,8 @@ show_source(Fusion.propose, Fusion._preprocess, Fusion._iterate)
 # A kernel is a program that a device runs (chapter 3), here that of attention. In chapter 4 it needed a block table for
 # every request. Flover's kernels get two numbers, `buffer_offset` and `buffer_size` (V-B, Fig. 4). Memory is divided
 # into buffers of equal width, one for each request. The buffers of all running requests are adjacent; together they are
-# the *region*. (The option that says how many buffers there are is called `memory.slots`, after the memory `slots`; a
-# slot itself is the room for one token.) To fuse a newcomer is to place it in the next buffer and to add one to the
-# size.
+# the *region*. (The option that says how many buffers there are is called `memory.slots`, after the memory `slots`.)
+# To fuse a newcomer is to place it in the next buffer and to add one to the size.
 
 # %%
 draw_memory(fusion, step=[2, 5, 10])
@@ -361,9 +435,11 @@ show_source(Region, SlotsAttention.reads)
 long = asks((20, 30), (24, 30), (16, 30), (28, 30), every=0.002)
 paged = play("vllm", long, kv_memory="384KiB", memory__block_size=4)
 regional = play("fusion", long, kv_memory="384KiB", memory__slots=4)
-steps = [event for event in whole_tables(paged.events) if event["event"] == "step"]
-tables = [sum(len(place[0]) for place in event["places"]) for event in steps]
+tables = [sum(map(len, block_tables(paged, step).values())) for step in paged.steps]
 regions = [one.event["shape"] for one in regional.history.iterations if one.event["shape"]]
+print(f"at most {max(tables)} block numbers with vllm, and {len(regions[0]) - 1} numbers with fusion")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 axes.plot(tables, color=ORANGE, label="vllm: block numbers")
 axes.plot([len(region) - 1 for region in regions], "--", color=BLUE, label="fusion: offset, size, width")
@@ -378,12 +454,12 @@ plt.show()
 # The price is the one that chapter 4 set out to abolish. Every buffer has the same width, so it must hold the longest
 # text that may come, and all of it is set aside from the first token on. The same requests, the same memory:
 
-# %%
+# %% tags=["plot"]
 figure, every = plt.subplots(1, 2, figsize=(8, 2.4), sharey=True)
 for axes, run in zip(every, (paged, regional), strict=True):
-    used, reserved = zip(*(one.event["kv"][:2] for one in run.history.iterations if one.work), strict=True)
-    axes.fill_between(range(len(used)), reserved, color=GREY, label="set aside")
-    axes.fill_between(range(len(used)), used, color=BLUE, label="written, and needed")
+    kv = kv_in_use(run)
+    axes.fill_between(range(len(kv)), [one.reserved for one in kv], color=GREY, label="set aside")
+    axes.fill_between(range(len(kv)), [one.used for one in kv], color=BLUE, label="written, and needed")
     axes.axhline(run.capacity, color="black", linestyle="--", linewidth=1)
     axes.set_title(run.name, loc="left", fontsize=10)
     axes.set_xlabel("iteration")
@@ -393,15 +469,14 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# And a text that is longer than a buffer is refused, however much memory is free elsewhere. The sentence calls buffers
-# *slots*, as the memory itself is called:
+# And a text that is longer than a buffer (a *slot* in the message) is refused, however much memory is free elsewhere:
 
 # %%
 tight = play("fusion", asks((4, 6), (30, 10)))
 print("with blocks:", play("vllm", asks((4, 6), (30, 10))))
 assert list(tight.refused) == ["r1"]
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: the time between requests
 #
 # Fusion gains where requests overlap in time. Flover measures how much for requests that arrive at a constant
@@ -411,25 +486,35 @@ assert list(tight.refused) == ["r1"]
 #
 # $$\frac{T_\text{instances}}{T_\text{fused}} \;\le\; \frac{m\,T}{T + (m-1)\,\tau}, \qquad \tau \le T.$$
 #
-# **Before you run it:** what is the bound for $m = 8$ if $\tau$ is half of $T$? Towards which number does it go for
-# ever more requests? (Divide by $m$.) The figure has the bound as lines, the runs as marks on them, and the paper's
-# measurements (Fig. 7, with $T$ = 5,800 ms) as crosses.
+# The figure has the bound as lines, the runs as marks, and the paper's measurements (Fig. 7, with $T$ = 5,800 ms) as
+# crosses. **Before you run it**, predict:
+#
+# 1. What is the bound for $m = 8$ if $\tau$ is half of $T$?
+# 2. Divide by $m$: which number does it approach for ever more requests?
 
 # %%
 tokens = 128
 T = on_a100("fusion", gpt_j((8, tokens))).history.last_s
 shares = [0.02, 500 / 5800, 0.2, 2500 / 5800, 0.7, 5000 / 5800]  # of T; the paper's T is 5,800 ms
+
+
+def speed_up(m, share):
+    late = gpt_j(*[(8, tokens)] * m, every=share * T)
+    return on_a100("instances", late).history.last_s / on_a100("fusion", late).history.last_s
+
+
+bound, gained = {}, {}
+for m in (2, 4, 8):
+    bound[m] = [m / (1 + (m - 1) * share) for share in shares]
+    gained[m] = [speed_up(m, share) for share in shares]
+    assert all(0.8 * most < one <= 1.001 * most for one, most in zip(gained[m], bound[m], strict=True))
+    print(f"{m} requests, {shares[1]:.0%} of T apart: {gained[m][1]:.2f} times as fast, {bound[m][1]:.2f} at most")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(7, 3.2))
 for m, colour, mark in ((2, GREEN, "^"), (4, ORANGE, "s"), (8, BLUE, "o")):
-    bound = [m / (1 + (m - 1) * share) for share in shares]
-    gained = []
-    for share in shares:
-        requests = gpt_j(*[(8, tokens)] * m, every=share * T)
-        slow, fast = on_a100("instances", requests), on_a100("fusion", requests)
-        gained.append(slow.history.last_s / fast.history.last_s)
-    assert all(0.8 * most < one <= 1.001 * most for one, most in zip(gained, bound, strict=True))
-    axes.plot(shares, bound, color=colour, linewidth=1)
-    axes.plot(shares, gained, mark, color=colour, markersize=5, label=f"{m} requests")
+    axes.plot(shares, bound[m], color=colour, linewidth=1)
+    axes.plot(shares, gained[m], mark, color=colour, markersize=5, label=f"{m} requests")
     for interval in (500, 2500):
         if m in paper.SPEEDUP_7[interval]:
             axes.plot(interval / 5800, paper.SPEEDUP_7[interval][m], "x", color=colour, markersize=9, markeredgewidth=2)
@@ -441,12 +526,12 @@ axes.set_title("What fusion gains, by the overlap of requests", loc="left", font
 plt.show()
 
 # %% [markdown]
-# For $m = 8$ and $\tau = T/2$ the bound is $8 / 4.5 = 1.78$, and with ever more requests it goes towards $T/\tau = 2$.
+# For $m = 8$ and $\tau = T/2$ the bound is $8 / 4.5 = 1.78$, and with ever more requests it approaches $T/\tau = 2$.
 # The runs lie close below the bound, the paper's measurements further below. Where a request arrives when its
 # predecessor is nearly done, there is nothing to fuse and nothing to gain. The paper's measure of this is the
-# overlapped portion $r_p = (T - \tau)/(T + \tau)$ (equation 1): for two requests, the bound above is $1 + r_p$. The
-# values that it prints, such as 84.6% for 500 ms, are those of $T$ = 6,000 ms.
-#
+# overlapped portion $r_p = (T - \tau)/(T + \tau)$ (equation 1): for two requests, the bound above is $1 + r_p$.
+
+# %% [markdown]
 # Figure 1 of the paper compares both rivals at once. Dynamic batching waits for a window of 500 ms (chapter 2); a
 # request that arrives at 510 ms has missed the batch, and waits for all of it.
 
@@ -459,7 +544,7 @@ draw_lanes(*three, by="time")
 for run in three:
     story = run.history.stories["r3"]
     print(
-        f"{run.name:10} r3 has its first token {story.tokens[0][0] - story.arrival_s:5.2f} s after it arrived, "
+        f"{run.name:10} r3 has its first token {first_token_s(run, 'r3'):5.2f} s after it arrived, "
         f"and its answer after {story.ended_s - story.arrival_s:5.2f} s"
     )
 
@@ -472,7 +557,7 @@ for run in three:
 # %%
 beside, together = on_a100("fusion", crowd), on_a100("orca", crowd)
 draw_gaps(blocks, together, beside)
-assert max(gaps(beside)) < max(gaps(together)) < max(gaps(blocks))
+assert max(gaps_ms(beside)) < max(gaps_ms(together)) < max(gaps_ms(blocks))
 
 # %% [markdown]
 # It does: the gaps are longer while a prompt is computed, but none is as long as the prompt. Now the price, for the
@@ -482,14 +567,12 @@ assert max(gaps(beside)) < max(gaps(together)) < max(gaps(blocks))
 inline = on_a100("fusion", crowd, batching__preprocess="inline")
 print("                    first token of r3     largest gap of r0     all done")
 for label, run in (("vllm", blocks), ("orca", together), ("fusion", beside), ("fusion, inline", inline)):
-    story = run.history.stories["r3"]
     print(
-        f"{label:15} {1e3 * (story.tokens[0][0] - story.arrival_s):18.1f} ms {max(gaps(run)):18.1f} ms "
+        f"{label:15} {1e3 * first_token_s(run, 'r3'):18.1f} ms {max(gaps_ms(run)):18.1f} ms "
         f"{1e3 * run.history.last_s:9.1f} ms"
     )
 assert together.history.last_s < beside.history.last_s
-story, other = beside.history.stories["r3"], together.history.stories["r3"]
-assert story.tokens[0][0] > other.tokens[0][0]
+assert first_token_s(beside, "r3") > first_token_s(together, "r3")
 
 # %% [markdown]
 # On one device, `orca` is the better choice for throughput and for the first token. In its iterations a prompt and
@@ -557,13 +640,6 @@ print(
 #    of it, and the main stream, which then serves one or two requests, the other half. Eight workers get all of it
 #    until they are done.
 #    </details>
-# 4. A request has a prompt of one token. Which phases does it skip, and why?
-#    *Hint: what is left of the prompt when the last token is taken away? `minifuse/batching/fusion.py` gives the
-#    reason `no-context`.*
-#    <details><summary>Answer</summary>
-#    Pre-processing, and being ready. Its context is empty, so the main stream admits it directly at the next
-#    boundary.
-#    </details>
 #
 # ## How the papers tell it, and what we do differently
 #
@@ -573,7 +649,7 @@ print(
 # - A request of the paper may hold several prompts ("batch size n", IV). Here each is a request of one *group*; the
 #   group is refused, pre-processed and fused together.
 # - Where a model is split over several GPUs, a *communicator* carries their messages. The paper's instances have one
-#   each, and fusion has a single one (V-D). Chapter 12 counts the messages.
+#   each, and fusion has one in all (V-D). Chapter 12 counts the messages.
 # - The boundary between iterations at which requests join is that of `orca`, which Flover does not compare with. What
 #   Flover adds is the place of the prompts and the layout of memory.
 #

@@ -15,9 +15,9 @@
 # # 6. The memory shuffle
 #
 # Chapter 5 ended with holes: buffers whose request has ended, inside a region that is computed whole. This chapter
-# closes them. The question is small enough to solve completely: which buffers have to be copied, so that as few as
-# possible are? We go from the picture to the algorithm, from the algorithm to the code that serves, and check by
-# brute force that no shuffle is shorter.
+# closes them. The question is small enough to solve completely: what is the smallest number of buffers that have to be
+# copied, and which are they? We go from the picture to the algorithm, from the algorithm to the code that serves, and
+# check by brute force that no shuffle is shorter.
 #
 # > **Claim.** For 16 requests with answers of 128 to 1,792 tokens, the shuffle makes Flover up to twice as fast (Fig.
 # > 9b). With it, Flover is 6.8 times as fast as instances for 32 requests of random lengths (Fig. 9a). It gains 1.46 to
@@ -63,7 +63,8 @@ from minifuse.memory.slots.shuffle import shuffle, shuffled_region
 from minifuse.memory.slots.slots import Slots
 from minifuse.model.text.presets import preset
 from minifuse.papers.flover import paper
-from minifuse.show.notebook import asks, draw_memory, draw_series, play, replay, show_source
+from minifuse.show.notebook import asks, check, draw_memory, draw_series, moves, play, replay, show_source
+from minifuse.stages import register
 
 STYLE = {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
 plt.rcParams.update(STYLE)
@@ -82,8 +83,8 @@ holes = play("fusion", eight, memory__shuffle=False, label="fusion without shuff
 draw_memory(holes, step=[4, 5, 9])
 
 # %%
-at_the_end = holes.history.iterations[-1].event
-assert at_the_end["idle"] > len(at_the_end["work"])
+last = holes.history.iterations[-1]
+assert last.event["idle"] > len(last.requests)
 draw_series(holes, series=["batch", "idle"], by="iterations")
 
 # %% [markdown]
@@ -98,6 +99,9 @@ draw_series(holes, series=["batch", "idle"], by="iterations")
 
 # %%
 FIGURE_6 = [0, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 1]
+print(f"{sum(FIGURE_6)} of {len(FIGURE_6)} buffers are live")
+
+# %% tags=["plot"]
 LOOKS = {"stays": BLUE, "must be copied": ORANGE, "hole to be filled": "#ffffff", "free": "#eef0f3"}
 
 
@@ -109,19 +113,19 @@ def looks_of(array, offset):
     ]
 
 
-def draw_windows(title, array, offsets, moves=()):
-    figure, axes = plt.subplots(figsize=(7, 0.9 + 0.32 * len(offsets) + 0.5 * bool(moves)))
+def draw_windows(title, array, offsets, arrows=()):
+    figure, axes = plt.subplots(figsize=(7, 0.9 + 0.32 * len(offsets) + 0.5 * bool(arrows)))
     for row, offset in enumerate(offsets):
         for i, look in enumerate(looks_of(array, offset)):
             axes.add_patch(plt.Rectangle((i, row), 0.94, 0.8, facecolor=LOOKS[look], edgecolor=GREY, linewidth=0.6))
         axes.add_patch(plt.Rectangle((offset - 0.05, row - 0.07), sum(array) + 0.04, 0.94, fill=False, linewidth=1.6))
         copies = looks_of(array, offset).count("must be copied")
         axes.text(len(array) + 0.3, row + 0.4, f"{copies} copies" if copies != 1 else "1 copy", va="center", fontsize=9)
-    for source, target in moves:
+    for source, target in arrows:
         bend = {"arrowstyle": "->", "connectionstyle": "arc3,rad=-0.3", "color": "black"}
         axes.annotate("", (target + 0.47, -0.05), (source + 0.47, -0.05), arrowprops=bend)
     axes.set_xlim(-0.2, len(array) + 2.6)
-    axes.set_ylim(len(offsets), -1.9 if moves else -0.2)
+    axes.set_ylim(len(offsets), -1.9 if arrows else -0.2)
     axes.set_xticks([i + 0.47 for i in range(len(array))], range(len(array)), fontsize=8)
     axes.set_yticks([row + 0.4 for row in range(len(offsets))], offsets, fontsize=8)
     axes.set_xlabel("buffer")
@@ -139,8 +143,8 @@ draw_windows("All eight windows of nine buffers, each framed in a line of its ow
 plt.show()
 
 # %% [markdown]
-# When all is done, nine live buffers are adjacent. So they fill a *window* of exactly nine buffers, and there are
-# only eight windows to choose from: one in each line of the picture. For each window the cost is clear. What is live
+# In the end the nine live buffers are adjacent. So they fill a *window* of exactly nine buffers, and there are only
+# eight windows to choose from: one in each line of the picture. For each window the cost is clear. What is live
 # outside must come in; what is free inside is filled; there are equally many of both, because the window is as wide as
 # the number of live buffers.
 #
@@ -179,6 +183,8 @@ answer = shuffle(live, fixed=[], num_buffers=16)
 print(answer)
 assert answer.offset == 7
 assert len(answer.moves) == 3
+
+# %% tags=["plot"]
 draw_windows("The shuffle of Figure 6", FIGURE_6, [answer.offset], answer.moves)
 plt.show()
 
@@ -217,6 +223,9 @@ def steps_of_sliding(size, live):
     return live + 2 * (size - live)
 
 
+assert steps_of_counting(256, 128) > 40 * steps_of_sliding(256, 128)
+
+# %% tags=["plot"]
 sizes = list(range(8, 257, 8))
 figure, axes = plt.subplots()
 axes.plot(sizes, [steps_of_counting(size, size // 2) for size in sizes], color=ORANGE, label="each window counted anew")
@@ -226,7 +235,6 @@ axes.set_xlabel("buffers, half of them live")
 axes.set_ylabel("additions")
 axes.legend(frameon=False, fontsize=9)
 axes.set_title("Steps to find the best window", loc="left", fontsize=10)
-assert steps_of_counting(256, 128) > 40 * steps_of_sliding(256, 128)
 plt.show()
 
 # %% [markdown]
@@ -261,13 +269,13 @@ fewest = fewest_copies(SIZE)
 needed = {state: shuffle([i for i in range(SIZE) if state >> i & 1], [], SIZE).moves for state in fewest}
 assert len(fewest) == 2**SIZE - 1, "every state but the empty one"
 assert all(len(needed[state]) == fewest[state] for state in fewest)
-for state, moves in needed.items():
-    for source, target in moves:
+for state, copied in needed.items():
+    for source, target in copied:
         state ^= 1 << source ^ 1 << target
     assert fewest[state] == 0, "the live buffers are adjacent afterwards"
 print(f"{len(fewest):,} states of {SIZE} buffers: the shuffle never needs more copies than the search")
 
-# %%
+# %% tags=["plot"]
 by_live = {count: [fewest[state] for state in fewest if state.bit_count() == count] for count in range(1, SIZE + 1)}
 figure, axes = plt.subplots()
 axes.bar(list(by_live), [max(values) for values in by_live.values()], color=GREY, label="at worst")
@@ -282,13 +290,16 @@ axes.set_title("Copies that a shuffle needs, over all states", loc="left", fonts
 plt.show()
 
 # %% [markdown]
-# A proof in two sentences gives the same. Whatever is copied, at the end the live buffers fill some window of $n$
+# A proof in two sentences says the same. Whatever is copied, at the end the live buffers fill some window of $n$
 # buffers, and what was live outside of it has been copied at least once; so no plan is shorter than the cheapest
 # window. And that many copies suffice, one for each hole.
-#
+
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
-# Now the eight requests with the shuffle. Before you run the next cell, take a pencil:
+# Now the eight requests with the shuffle. The next cell shows the replay page in its mode *Predict*. Step with the
+# arrow keys or press Play: it stops before each shuffle, and asks in which window the buffers will lie. When you have
+# answered there, look at memory before and after. Before you run the cell, take a pencil:
 #
 # 1. After iteration 4, buffers 1, 4, 6 and 7 are live. You know this array. Which request is copied, and where does
 #    the region lie in iteration 5?
@@ -300,22 +311,17 @@ plt.show()
 shuffled = play("fusion", eight)
 replay(shuffled, address="i=3&predict=shuffled", height=760)
 
-# %% [markdown]
-# The page is in its mode *Predict*. Step with the arrow keys or press Play: it stops before each shuffle, and asks in
-# which window the buffers will lie. When you have answered, look at memory in both iterations.
-
 # %%
 draw_memory(shuffled, step=[5, 9])
 
 # %%
 for number in (4, 5, 9):
-    event = shuffled.history.iterations[number].event
-    shape = event["shape"]
-    moves = [
-        f"buffer {move[1] // shape['width']} to {move[2] // shape['width']}: {move[3]} tokens"
-        for move in event["moves"]
+    shape = shuffled.history.iterations[number].event["shape"]
+    copied = [
+        f"buffer {one.source // shape['width']} to {one.target // shape['width']}: {one.tokens} tokens"
+        for one in moves(shuffled, number)
     ]
-    print(f"iteration {number}: offset {shape['offset']}, size {shape['size']}, idle {event['idle']};", *moves)
+    print(f"iteration {number}: offset {shape['offset']}, size {shape['size']};", *copied)
 assert shuffled.tokens == holes.tokens, "the answers are the same"
 assert shuffled.metrics["tokens"]["idle"] == 0
 moved = shuffled.metrics["moves"]["shuffle"]
@@ -326,6 +332,42 @@ print(f"{holes.metrics['tokens']['idle']} idle tokens without the shuffle")
 # An arrow goes from where KV was to where it is copied, before anything is computed in that iteration. The order of
 # requests in memory is disturbed: `r7`, `r4`, `r1` lie side by side at the end. That is why each request keeps track
 # of its own offset (V-C), and why row $i$ of an iteration belongs to whatever request has buffer `offset` $+\ i$ now.
+#
+# ## Your turn: try every window
+#
+# When there are holes, the memory asks its method `_moves` which buffers to copy, and where to. Write it by brute
+# force: try every window, and list the copies that each needs. `live` and `fixed` are numbers of buffers, ascending,
+# out of 0 to `self.slots - 1`. Fixed ones are neither copied nor overwritten, because other workers use them: leave
+# them out before you cut windows, so that a window may lie on both sides of one. Of windows with equally few copies
+# take the leftmost, and pair sources with targets in ascending order. The check has requests with prompts, whose
+# buffers are fixed at first.
+
+
+# %% tags=["task"]
+@register
+class Mine(Slots):
+    """Adjacent buffers, gathered by brute force."""
+
+    name = "mine"
+
+    def _moves(self, live, fixed):
+        # BEGIN SOLUTION: the copies that each window needs, as pairs (from, to); then the shortest list of all
+        usable = [buffer for buffer in range(self.slots) if buffer not in fixed]
+        plans = []
+        for at in range(len(usable) - len(live) + 1):
+            window = usable[at : at + len(live)]
+            come_in = sorted({*live}.difference(window))
+            filled = sorted({*window}.difference(live))
+            plans.append([*zip(come_in, filled)])
+        return min(plans, key=len)  # of equally short ones the first
+        # END SOLUTION
+
+
+# %%
+draw = random.Random(0)
+fourteen = asks(*[(draw.randint(1, 24), draw.randint(2, 14)) for _ in range(14)], every=0.0004)
+check("fusion", fourteen, memory="mine", kv_memory="1MiB")
+
 # %% [markdown]
 # ## The source that matters
 #
@@ -346,7 +388,7 @@ print("buffer 1 fixed: ", shuffle([0, 4], fixed=[1], num_buffers=5))
 assert shuffle([0, 4], fixed=[1], num_buffers=5).size == 3
 
 # %% [markdown]
-# The memory calls it where it places an iteration. Look for three things. There is a shuffle only if there are holes.
+# The memory calls it when it places an iteration. Look for three things. There is a shuffle only if there are holes.
 # Requests whose KV is copied are entered in `leaving`: their old buffer may not be given to a newcomer until the copy
 # has been made, which is when the plan has run. And `leaving` counts as fixed.
 
@@ -393,14 +435,16 @@ for more in left:
     three = asks((1000, 5 + more), (1000, 5), (1000, 5 + more), model=GPT_J)
     off, on = (on_a100(three, memory__shuffle=choice) for choice in (False, True))
     saved.append(1e6 * (off.history.last_s - on.history.last_s))
+assert saved[0] < 0 < saved[2]
+assert abs(saved[1]) < 0.1 * saved[3]
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 axes.bar(left, saved, color=[BLUE if one > 0 else ORANGE for one in saved])
 axes.axhline(0, color="black", linewidth=0.8)
 axes.set_xlabel("iterations of r0 and r2 after r1 has ended")
 axes.set_ylabel("µs saved by the shuffle")
 axes.set_title("A copy costs as much as the hole costs in two iterations", loc="left", fontsize=10)
-assert saved[0] < 0 < saved[2]
-assert abs(saved[1]) < 0.1 * saved[3]
 plt.show()
 
 # %% [markdown]
@@ -416,13 +460,17 @@ assert off.history.last_s < on.history.last_s
 
 # %% [markdown]
 # What the paper's kernels read of an idle row is not in its text.
-#
+
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: how different the answers are
 #
 # The paper draws the lengths of answers evenly between 128 and an upper bound, and raises that bound (VI-D, Fig. 9b:
-# 16 requests, 20 ms apart). The wider the lengths, the more holes. Without a shuffle the paper keeps offset and size as
-# they are (Fig. 5); that is `memory.shrink=off`. **Before you run it:** what share of the rows is idle without a
-# shuffle when the bound is 1,792, and by how much does the shuffle speed the run up? The paper reports a speed-up of 2.
+# 16 requests, 20 ms apart). The more the lengths differ, the more holes. Without a shuffle the paper keeps offset and
+# size as they are (Fig. 5); that is `memory.shrink=off`. For a bound of 1,792 the paper reports a speed-up of 2.
+# Before you run the cell:
+#
+# 1. What share of the rows is idle without a shuffle when the bound is 1,792?
+# 2. By how much does the shuffle speed up this run?
 
 # %%
 bounds, idle, gain = [256, 512, 1024, 1792], [], []
@@ -434,6 +482,11 @@ for bound in bounds:
     idle.append(off.metrics["tokens"]["idle_share"])
     gain.append(off.history.last_s / on.history.last_s)
     assert on.metrics["tokens"]["idle"] == 0
+print("idle:", [f"{one:.0%}" for one in idle], " gain:", [f"{one:.3f}" for one in gain])
+assert gain == sorted(gain)
+assert 1 < gain[-1] < 1.5
+
+# %% tags=["plot"]
 figure, (first, second) = plt.subplots(1, 2, figsize=(8, 2.6))
 first.plot(bounds, [100 * one for one in idle], "o-", color=ORANGE)
 first.set_ylim(0, 50)
@@ -450,9 +503,6 @@ second.set_title("gain of the shuffle", loc="left", fontsize=10)
 for axes in (first, second):
     axes.set_xlabel("longest answer, tokens")
 figure.tight_layout()
-assert gain == sorted(gain)
-assert 1 < gain[-1] < 1.5
-print("idle:", [f"{one:.0%}" for one in idle], " gain:", [f"{one:.3f}" for one in gain])
 plt.show()
 
 # %% [markdown]
@@ -516,8 +566,8 @@ assert with_ones > with_tokens
 
 # %% [markdown]
 # **With one wide answer.** All buffers are equally wide, and a shuffle moves requests between them, so none can be
-# made wider for a longer text. More buffers mean narrower ones, and a buffer must hold one token at least. The option
-# calls its buffers *slots* (chapter 5), and so does the sentence that refuses too many:
+# made wider for a longer text. More buffers mean narrower ones, and a buffer must hold at least one token. The option
+# calls buffers *slots* (chapter 5), and so does the message that refuses too many:
 
 # %%
 try:

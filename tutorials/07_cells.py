@@ -60,9 +60,13 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.patches import Rectangle
 
+from minifuse.batching.cellular import Cellular, Task
+from minifuse.batching.subgraphs import Subgraph
+from minifuse.core.cell_graph import Topology
 from minifuse.core.errors import UsageError
 from minifuse.model.source import resolve
-from minifuse.show.notebook import asks, draw_lanes, draw_memory, owner_colour, play, replay, show_source
+from minifuse.show.notebook import asks, check, draw_lanes, draw_memory, owner_colour, play, replay, show_source
+from minifuse.stages import register
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
 
@@ -123,12 +127,15 @@ def batches(run):
 
 
 widths = [rows for *_, rows, _ in batches(alone)]
+print(widths)
+assert widths == [16, 8, 4, 2, 1]
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(5, 2.2))
 axes.bar(range(len(widths)), widths, color=BLUE)
 axes.set_xlabel("depth in the tree: 0 are the leaves, 4 the root")
 axes.set_ylabel("nodes in the batch")
 axes.set_title("One tree of 16 words under graph-merged", loc="left", fontsize=10)
-assert widths == [16, 8, 4, 2, 1]
 plt.show()
 
 # %% [markdown]
@@ -152,7 +159,7 @@ assert took[16] < 1.1 * took[1]
 # shapes. Nodes of one type can be a batch, *from whatever request and whatever depth they come*. That is the whole
 # idea. Such a batch is called a **task**; to *submit* a task is to put it behind those that a worker still has to run.
 #
-# `unfold` of a model makes the graph. Here are the graphs of three requests, as the engine sees them.
+# A model's `unfold` makes the graph. Here are the graphs of three requests, as the engine sees them.
 
 # %%
 sentence = asks(5, model=LSTM)[0]
@@ -163,8 +170,11 @@ graphs = {
     "seq2seq, 4 words in, 3 out": resolve(SEQ2SEQ).outline().unfold(translation),
     "treelstm, 8 words": resolve(TREELSTM).outline().unfold(small_tree),
 }
+for name, graph in graphs.items():
+    print(f"{name}: {len(graph.topology.cells)} nodes of the types {', '.join(dict.fromkeys(graph.topology.cells))}")
 
 
+# %% tags=["plot"]
 def spots(topology):
     """Where each node is drawn: chains from left to right, trees with their leaves below."""
     leaves = [node for node in topology.order if not topology.sources[node]]
@@ -245,7 +255,7 @@ for n in (8, 16):
     assert (len(topology.cells), len(topology.subgraphs), max(sizes)) == (2 * n - 1, n + 1, n - 1)
     assert depth == 1 + n.bit_length() - 1
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
 # The next run is Figure 2.5 of the thesis. Eight sentences go through an LSTM, with batches of four at most. Requests
@@ -254,7 +264,7 @@ for n in (8, 16):
 # size: that is the unit of time here.
 #
 # `graph-padded` is graph batching for chains (as in TensorFlow and MXNet): it pads the sentences of a batch to the
-# longest, and computes the batch to its end. `cellular` is BatchMaker. (What `min_batch` does is told with the source.)
+# longest, and computes the batch to its end. `cellular` is BatchMaker. (`min_batch` is explained with the source.)
 # Predict, before you run the cell:
 #
 # 1. At which times do the two batches of `graph-padded` end, and how many nodes does it compute that no request
@@ -273,7 +283,7 @@ cellular = play("cellular", eight, model=LSTM, **ROOM, max_batch=4, batching__mi
 print(padded, cellular, sep="\n")
 
 
-# %%
+# %% tags=["plot"]
 def draw_cells(*runs):
     """A row for each request, and a box for each node that is computed of it; crossed ones are needed by no request."""
     figure, charts = plt.subplots(len(runs), 1, figsize=(8, 0.6 + 2.5 * len(runs)), sharex=True, squeeze=False)
@@ -288,10 +298,9 @@ def draw_cells(*runs):
                 solid_capstyle="butt",
             )
         for one in run.history.iterations:
-            members = {name for name, *_ in one.event["work"]}
             for start, stop, _, work in batches_of(one):
                 needed = {name for name, *_ in work}
-                for name in members if one.event["shape"] else needed:
+                for name in one.requests if one.event["shape"] else needed:
                     own, crossed = {"facecolor": owner_colour(run, name)}, {"hatch": "xxxx", "edgecolor": "#b23b00"}
                     look = own if name in needed else {"facecolor": "white", **crossed}
                     box = (start / unit_ms + 0.03, rows[name] - 0.38)
@@ -329,8 +338,8 @@ assert tasks[2] == ["req2", "req3", "req4", "req5"] and tasks[3] == ["req4", "re
 # %% [markdown]
 # The numbers are those of the thesis (section 2.3.2): graph batching ends its batches at 5 and 12; under cellular
 # batching request 1 leaves at 2 and request 5 takes its place in the third task; requests 2 and 3 leave at 3, and 6
-# and 7 join the fourth. Nothing is computed idle, and each request leaves earlier than under graph batching, or at
-# the same time (request 4).
+# and 7 join the fourth. No row is idle, and each request leaves earlier than under graph batching, or at the same time
+# (request 4).
 #
 # `graph-padded` has the two failures of static batching that you know from chapter 2: idle rows, and late admission.
 # A third of what it computes here is idle.
@@ -362,18 +371,66 @@ print(f"results differ from the loop by {worst:.1e} at most")
 assert worst < 1e-5
 
 # %% [markdown]
+# ## Your turn: who joins a task
+#
+# Write the heart of `form_batched_task`: which nodes are in the next task. The subgraphs in `queue` have ready nodes,
+# and those of requests that have started come first. Take their ready nodes in order, until the task has `size` of
+# them: `self.add` puts one in, or returns the reason why there is no slot for its states. A request in `self.waiting`
+# joins with its first node: append it to `task.admit`, unless `self.refusal(sequence, room)` returns a reason; then
+# nothing behind it joins either. Reasons go into `task.reasons`.
+
+
+# %% tags=["task"]
+@register
+class Mine(Cellular):
+    """Requests join and leave at every cell."""
+
+    name = "mine"
+
+    def add(self, task, subgraph, node):
+        reason = task.room.extend(subgraph.sequence)
+        if reason is None:
+            task.nodes.setdefault(subgraph, []).append(node)
+            task.size += 1
+        return reason
+
+    def form_batched_task(self, ct, worker, room, size=None):
+        size = size or ct.fitting(ct.num_ready_nodes(worker))
+        task = Task(ct, room, nodes={}, admit=[], reasons=[])
+        queue = [one for one in (*ct.started, *ct.newcomers) if one.pinned in (None, worker)]  # none of another worker
+        # BEGIN SOLUTION: whose ready nodes join the task, until it has `size` of them?
+        for subgraph in queue:
+            sequence = subgraph.sequence
+            if sequence.id in self.waiting and sequence not in task.admit:
+                refused = self.refusal(sequence, room)
+                if refused is not None:
+                    task.reasons.append(refused)
+                    break
+                task.admit.append(sequence)
+            for node in subgraph.ready:
+                no_slot = self.add(task, subgraph, node)
+                if no_slot is not None:
+                    task.reasons.append(no_slot)
+                    break
+                if task.size == size:
+                    return task
+        return task
+        # END SOLUTION
+
+
+# %%
+parsed = cell_workload("treebank", "treelstm", 8, 1000, Arrival(0.0005, 1))
+check("cellular", parsed, batching="mine", model=TREELSTM, max_batch=8, **ROOM)
+
+# %% [markdown]
 # ## The source that matters: Algorithm 1
 #
 # The scheduler of BatchMaker is printed in the thesis as Algorithm 1, with three functions. They are here under their
 # own names. Look for: (1) the three criteria by which a *type* is chosen, in `schedule`; (2) that up to `max_tasks`
 # tasks of that type are submitted in one *turn*, in `batch`; (3) that a task takes nodes from the queue of subgraphs in
-# order, but from none that is *pinned*, that is bound for now, to another worker, in `form_batched_task`.
+# order, but from none that is *pinned* (bound, for now) to another worker, in `form_batched_task`.
 
 # %%
-from minifuse.batching.cellular import Cellular
-from minifuse.batching.subgraphs import Subgraph
-from minifuse.core.cell_graph import Topology
-
 show_source(Cellular.schedule, Cellular.batch, Cellular.form_batched_task)
 
 # %% [markdown]
@@ -411,8 +468,8 @@ for number, task in enumerate(mine):
 # nodes; it is left for the next turn, in which request 5 can be in it.
 #
 # Subgraphs are found once for each graph. `Topology.subgraphs` joins each node with those that it reads, if they are of
-# the same type (and on equally many `changes` of type, for a reason that the end of the chapter gives). In `submit`,
-# look for the rule of readiness: the readers of a node count down when it is submitted.
+# the same type (and if the type has changed equally often on the way to both, for a reason that the end of the chapter
+# gives). In `submit`, look for the rule of readiness: the readers of a node count down when it is submitted.
 
 # %%
 show_source(Topology.subgraphs, Subgraph.submit)
@@ -448,8 +505,7 @@ for lengths in (words, [5] * 8):
 
 # %% [markdown]
 # (A step of an LSTM has two states to read, $h$ and $c$: two inputs for each of these tasks.) A batch that never
-# changes gathers nothing. The more often it changes, the more is gathered; this is what the several tasks of a turn are
-# for.
+# changes gathers nothing. The more often it changes, the more is gathered; that is why a turn has several tasks.
 #
 # ## Two types: priority
 #
@@ -481,7 +537,8 @@ assert turns_of_one.metrics["e2e_s"]["mean"] > turns_of_five.metrics["e2e_s"]["m
 # encoders that could be a batch wait. With one worker this is Algorithm 1's own doing: it chooses when no task runs, so
 # every type with ready nodes meets (b), and encoders wait until no decoder is ready, or until they fill a batch (a).
 # The thesis does not mention this. Priority is a rule of thumb, not a law; exercise 4 is about that.
-#
+
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: MaxTasksToSubmit
 #
 # The option `batching.max_tasks` is the thesis' MaxTasksToSubmit, 5 by default. A newcomer cannot join tasks that
@@ -491,8 +548,10 @@ assert turns_of_one.metrics["e2e_s"]["mean"] > turns_of_five.metrics["e2e_s"]["m
 #
 # The thesis makes the same count: 5 steps of 0.25 ms are 1.25 ms, near the 1.38 ms that it measures for 99 of 100
 # requests (section 2.7.3). Sixty sentences with lengths like those of a translation corpus arrive at random, a
-# millisecond apart in the mean. What do you expect for the wait of 99 of 100 requests, and for how often the members
-# of the batch change?
+# millisecond apart on average. Predict, for turns of 1 to 20 tasks:
+#
+# 1. How near does the wait of 99 of 100 requests come to this bound?
+# 2. What becomes of the number of times that the batch has other members than before?
 
 # %%
 sixty = cell_workload("wmt15:max=50", "lstm", 60, 1000, Arrival(0.001, 1))
@@ -506,6 +565,10 @@ def changes(run):
 
 
 waits = [run.metrics["queueing_s"]["p99"] * 1e3 / unit_ms for run in knob.values()]
+assert all(wait <= m + 0.01 for m, wait in zip(knob, waits, strict=True))
+assert changes(knob[20]) < changes(knob[1])
+
+# %% tags=["plot"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.7))
 left.plot([*knob], [*knob], ":", color=GREY, label="by hand: at most")
 left.plot([*knob], waits, "o-", color=BLUE, label="99th percentile")
@@ -519,20 +582,27 @@ right.set_xlabel("MaxTasksToSubmit")
 right.set_ylabel("tasks")
 right.set_title("tasks with other members than the one before", loc="left", fontsize=10)
 figure.tight_layout()
-assert all(wait <= m + 0.01 for m, wait in zip(knob, waits, strict=True))
-assert changes(knob[20]) < changes(knob[1])
 plt.show()
 
 # %% [markdown]
 # The wait follows the line. What it buys is on the right: the batch changes less often. In virtual time gathers cost
 # nothing, so this clock shows only the price of long turns; a GPU pays for gathers, and for waiting on its host
 # between tasks (sections 2.4.3 and 2.5 of the thesis).
-#
+
+# %% [markdown]
 # Against graph batching the wait is small. `graph-padded` sorts sentences into *buckets* of similar length, to pad
-# less, and each bucket waits for its turn: narrow buckets pad less and wait longer. No width is good.
+# less, and each bucket waits for its turn: narrow buckets pad less and wait longer. No bucket width works well.
 
 # %%
 buckets = {w: play("graph-padded", sixty, model=LSTM, **ROOM, batching__bucket_width=w) for w in (5, 10, 50)}
+for name, run in [("cellular", knob[5]), *[(f"graph-padded, width {w}", run) for w, run in buckets.items()]]:
+    print(
+        f"{name:23} idle {run.metrics['tokens']['idle_share']:4.0%}, "
+        f"9 of 10 answered within {run.metrics['e2e_s']['p90'] * 1e3:5.1f} ms"
+    )
+assert all(run.metrics["e2e_s"]["p90"] > 2 * knob[5].metrics["e2e_s"]["p90"] for run in buckets.values())
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 looks = {5: (GREEN, "--"), 10: (ORANGE, "-."), 50: ("#cc79a7", ":")}
 for name, run, (colour, line) in [
@@ -541,15 +611,10 @@ for name, run, (colour, line) in [
 ]:
     took = sorted((story.ended_s - story.arrival_s) * 1e3 for story in run.history.by_arrival)
     axes.plot(took, [(i + 1) / len(took) for i in range(len(took))], line, color=colour, label=name, linewidth=2)
-    print(
-        f"{name:23} idle {run.metrics['tokens']['idle_share']:4.0%}, "
-        f"9 of 10 answered within {run.metrics['e2e_s']['p90'] * 1e3:5.1f} ms"
-    )
 axes.set_xlabel("ms of virtual time from arrival to the end")
 axes.set_ylabel("share of requests")
-axes.set_title("60 sentences: how many are answered within a time", loc="left", fontsize=10)
+axes.set_title("60 sentences: how many have been answered by then", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8)
-assert all(run.metrics["e2e_s"]["p90"] > 2 * knob[5].metrics["e2e_s"]["p90"] for run in buckets.values())
 plt.show()
 
 # %% [markdown]
@@ -561,6 +626,8 @@ plt.show()
 refused = play("graph-padded", tree, model=TREELSTM, **ROOM)
 trees = cell_workload("treebank", "treelstm", 60, 1000, Arrival(0.001, 1))
 merged, by_cells = (play(name, trees, model=TREELSTM, **ROOM) for name in ("graph-merged", "cellular"))
+
+# %% tags=["plot"]
 figure, charts = plt.subplots(2, 1, figsize=(8, 3.8), sharex=True, sharey=True)
 for run, axes in zip((merged, by_cells), charts, strict=True):
     for start, stop, rows, work in batches(run):
@@ -628,7 +695,7 @@ assert each.metrics["gathers"]["count"] == 0, "the batch never changes: nothing 
 
 # %% [markdown]
 # The thesis measures the same on a GPU: with a fixed length of 24, BatchMaker reaches about 87% of what is possible,
-# for its scheduling and gathering (section 2.7.3).
+# because of its scheduling and gathering (section 2.7.3).
 #
 # **For a text whose end is not known.** The technique serves transformers too: the one type of cell is an iteration,
 # and a text is a chain of them (section 2.9). Up to five are submitted ahead; each takes the token that the one
@@ -646,7 +713,7 @@ draw_lanes(orca, ahead, by="time")
 # %%
 for run in (orca, ahead):
     print(
-        f"{run.name:9} first token after {run.metrics['ttft_s']['mean'] * 1e3:.2f} ms in the mean, "
+        f"{run.name:9} first token after {run.metrics['ttft_s']['mean'] * 1e3:.2f} ms on average, "
         f"{run.metrics['tokens']['computed']} tokens computed, {run.metrics['discarded']} of them discarded"
     )
 assert ahead.metrics["discarded"] > 0 == orca.metrics["discarded"]
@@ -693,12 +760,10 @@ assert ahead.metrics["ttft_s"]["mean"] > 1.5 * orca.metrics["ttft_s"]["mean"]
 # - BatchMaker is chapter 2 of the thesis: cells in 2.3.1, joining and leaving in 2.3.2, Algorithm 1 in 2.4.3.
 # - Section 2.4.4 counts 31 nodes in the subgraph of the tree of 16 leaves. 31 is the number of *all* nodes; 15 are
 #   internal. Its number of subgraphs, 17, is right.
-# - A subgraph of ours must also have the same number of changes of type on the paths to it. Otherwise two types that
-#   take turns could wait for each other for ever.
+# - In a subgraph of ours, the type has also changed equally often on the way to each node. Otherwise two types that
+#   take turns could wait for each other forever.
 # - The thesis has no bound on memory. We admit a request only if its states fit, and no later request overtakes one
 #   that does not.
-# - The thesis' gains are in the box at the beginning. On trees its summary says 1.8 times DyNet's throughput, and the
-#   two peaks that it gives make 1.48.
 #
 # ## Further reading
 #

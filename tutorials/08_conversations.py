@@ -63,10 +63,22 @@ from matplotlib.patches import Patch
 
 from minifuse.memory.tiered.eviction import CostAware, LeastRecentlyUsed
 from minifuse.memory.tiered.owners import Owners
-from minifuse.memory.tiered.profile import ASSUMED
+from minifuse.memory.tiered.profile import ASSUMED, Profile
 from minifuse.memory.tiered.tiered import Tiered
 from minifuse.memory.tiered.tiers import Tiers
-from minifuse.show.notebook import draw_lanes, draw_memory, play, replay, show_source, turns
+from minifuse.show.notebook import (
+    block_tables,
+    check,
+    draw_lanes,
+    draw_memory,
+    moves,
+    pieces,
+    play,
+    replay,
+    show_source,
+    turns,
+)
+from minifuse.stages import register
 from minifuse.trace.slot_books import books
 
 plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
@@ -116,17 +128,15 @@ print(f"prompt tokens computed: vllm {by_hand[0]}, pensieve {by_hand[1]}")
 
 # %%
 def prompt_tokens(run):
-    return [
-        sum(
-            stop - start
-            for one in run.history.iterations
-            for name, start, stop, *_ in one.work
-            if name == story.id and stop - start > 1
-        )
-        for story in run.history.by_arrival
-    ]
+    """The prompt tokens that each turn computes; single tokens are those of the answer."""
+    lengths = {one.id: [stop - start for _, start, stop in pieces(run, one.id)] for one in long}
+    return [sum(length for length in of_one if length > 1) for of_one in lengths.values()]
 
 
+print(prompt_tokens(forgets), prompt_tokens(keeps), sep="\n")
+assert by_hand == (sum(prompt_tokens(forgets)), sum(prompt_tokens(keeps)))
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 places = range(k)
 axes.bar([at - 0.2 for at in places], prompt_tokens(forgets), 0.4, color=GREY, label="vllm")
@@ -155,7 +165,8 @@ plt.show()
 # the host. While fewer than a quarter of the slots can be taken at once, idle chunks are copied to the host, beside the
 # computing, so that no request has to wait for it later. *Lazily*: the copy on the device stays until its slots are
 # really needed, and if the conversation goes on before that, nothing has to be moved.
-#
+
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
 # The device has 64 slots, which is 8 chunks of 8 tokens. The host has room for 3 chunks. Ann asks, and her text
@@ -176,7 +187,7 @@ assert kept.tokens == stateless.tokens
 draw_lanes(kept, by="time")
 
 # %%
-first_copy = next(one.step for one in kept.history.iterations if one.event["moves"])
+first_copy = next(one.step for one in kept.history.iterations if moves(kept, one.step))
 returns = next(one.step for one in kept.history.iterations if "ann.1" in one.requests)
 before = [one.step for one in kept.history.iterations if one.work and one.step < returns][-1]
 draw_memory(kept, step=[first_copy, before, returns])
@@ -190,7 +201,8 @@ draw_memory(kept, step=[first_copy, before, returns])
 #
 # Ann's text needs four chunks and Ben's six: ten, where the device has eight. So two had to leave, and the host had
 # room for copies of three.
-#
+
+# %% [markdown]
 # The next cell follows every chunk of a conversation through the run, from the trace alone. A column is a plan, in
 # the order of time; plans of moves alone are among them.
 
@@ -201,13 +213,12 @@ def life_of(run, conversation, size=8):
     table = {"device": {}, "host": {}}  # tier -> block -> (conversation, chunk)
     lives = []
     for frame in books(run.events):
-        step = frame.event
-        if step["event"] != "step":
+        if frame.event["event"] != "step":
             continue
-        for _, source, target, count, tier, target_tier, *_ in step["moves"]:
-            for i in range(0, count, size):
-                table[target_tier][(target + i) // size] = table[tier].get((source + i) // size)
-        for (name, *_), (blocks, _) in zip(step["work"], step["places"]):
+        for one in moves(run, frame.event["step"]):
+            for i in range(0, one.tokens, size):
+                table[one.target_tier][(one.target + i) // size] = table[one.tier].get((one.source + i) // size)
+        for name, blocks in block_tables(run, frame.event["step"]).items():
             table["device"] |= {block: (name.split(".")[0], i) for i, block in enumerate(blocks)}
         held = {}
         for (tier, slot), one in frame.held.items():
@@ -221,7 +232,6 @@ def life_of(run, conversation, size=8):
 
 STATES = ["not yet written", "in use", "kept on the device", "kept on both tiers", "on the host alone"]
 STATES += ["dropped"]
-SHADES = ["#ffffff", BLUE, "#56b4e9", "#b9dcf0", ORANGE, "#222222"]
 
 
 def grid_of(lives):
@@ -240,8 +250,13 @@ def grid_of(lives):
     return grid
 
 
-figure, charts = plt.subplots(2, 1, figsize=(9, 4), sharex=True)
 grids = [grid_of(life_of(kept, name)) for name in ("ann", "ben")]
+print("when ann comes back, her chunks are:", *[STATES[row[returns - 1]] for row in grids[0]][:4], sep="\n  ")
+assert [row[returns - 1] for row in grids[0]][:4] == [5, 4, 3, 3]  # the numbers of STATES
+
+# %% tags=["plot"]
+SHADES = ["#ffffff", BLUE, "#56b4e9", "#b9dcf0", ORANGE, "#222222"]
+figure, charts = plt.subplots(2, 1, figsize=(9, 4), sharex=True)
 for axes, name, grid in zip(charts, ("ann", "ben"), grids):
     axes.imshow(grid, aspect="auto", interpolation="nearest", cmap=ListedColormap(SHADES), vmin=0, vmax=5)
     labels = [f"tokens {8 * i} to {8 * i + 7}" for i in range(len(grid))]
@@ -260,35 +275,34 @@ plt.show()
 # all the time. The counts say the same:
 
 # %%
-events = [one.event for one in kept.history.iterations if one.event.get("reused")]
-asked = {line["id"]: line for line in kept.events if line["event"] == "request"}
-for event in events:
-    name, device, host = event["reused"][0]
-    history = asked[name]["history_tokens"]
-    spans = [tuple(work[1:3]) for work in event["work"]]
-    print(f"{name}: history {history}, on the device {device}, on the host {host}; computes {spans}")
+for one in kept.history.iterations:
+    for name, device, host in one.event.get("reused", ()):
+        history = kept.history.stories[name].request["history_tokens"]
+        spans = [(piece.start, piece.stop) for piece in pieces(kept, name) if piece.step == one.step]
+        print(f"{name}: history {history}, on the device {device}, on the host {host}; computes {spans}")
 found = kept.metrics["history"]
 assert found["tokens"] == found["on_device"] + found["on_host"] + kept.metrics["tokens"]["recomputed"]
-assert [row[returns - 1] for row in grids[0]][:4] == [5, 4, 3, 3]  # the numbers of STATES
 
 # %% [markdown]
-# The page has both runs, and begins where Ann is back. Scroll to *Memory*, and step back from there to see how her
-# chunks left.
+# The page begins where Ann is back; below Pensieve it shows `vllm` at the same time. Scroll to *Memory of pensieve*,
+# and step back to see how her chunks left.
 
 # %%
-replay(stateless, kept, address=f"run=pensieve&i={returns}&request=ann.1", height=720)
+replay(stateless, kept, address=f"run=pensieve&b=vllm&i={returns}&request=ann.1", height=760)
 
 # %% [markdown]
 # ## What a chunk is worth
 #
 # Why the beginning? The KV of a token is computed by attending to all tokens before it. So a chunk near the end of a
 # text costs more to compute again than one near its beginning. On the other hand, a conversation that has been silent
-# for long may never go on. Pensieve puts both into one number (equation 3.4 of the thesis):
+# for long may never go on. Pensieve puts both into one number (section 3.4.3.1 of the thesis):
 #
-# $$\text{Value} = \frac{\text{Cost}(l)}{T}, \qquad \text{Cost}(l) = \text{Cost}_\text{attention}(l) + c.$$
+# $$\text{Value} = \frac{\text{Cost}(s, l)}{T} \quad (3.4), \qquad
+# \text{Cost}(l) = \text{Cost}_\text{attention}(l) + c \quad (3.6).$$
 #
-# $l$ is the context, the tokens up to the end of the chunk, $c$ is everything but attention, and $T$ is the time
-# since the conversation was last active. The chunk of least value goes first.
+# $s$ is the size of the chunk, and $l$ its context, the tokens up to its end. All chunks have one size, so (3.6) leaves
+# $s$ out, and $c$, the cost of everything but attention, is a constant. ((3.5) is the same sum for any $s$.) $T$ is the
+# time since the conversation was last active. The chunk of least value goes first.
 #
 # **A count by hand.** Without a profile of the machine minifuse assumes that attention to 4,096 tokens costs as much as
 # all the rest: $\text{Cost}(l) = 1 + l / 4096$. (The thesis' text has no numbers for its Figure 3.4, only that the cost
@@ -305,7 +319,10 @@ ends = range(chunk, 4096 + 1, chunk)
 idle = {"ann": 60.0, "ben": 90.0}
 order = sorted((value(end, idle[name]), name, end) for name in idle for end in ends)
 names = [name for _, name, _ in order]
+print(f"{names.index('ann')} chunks of ben go before the first of ann")
 assert names.index("ann") == 65 == 2096 // chunk
+
+# %% tags=["plot"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8))
 for name, colour in (("ann", BLUE), ("ben", GREEN)):
     label = f"{name}, idle for {idle[name]:.0f} s"
@@ -334,6 +351,67 @@ plt.show()
 # seek that: it saves the tokens that cost most, not the most tokens. `pensieve-fig3.14` compares the two, rate by rate.
 # `minifuse calibrate` measures the cost on the machine at hand, from which it is interpolated (3.4.3.1).
 #
+# ## Your turn: which chunk goes first
+#
+# Memory keeps idle chunks in three pools, one for each place in the table above: device, both tiers, host. Write what a
+# pool is asked. `lowest` returns the chunk that goes first, or None. `value` returns what two chunks are compared by,
+# here and when the host is full: a tuple of the value, the chunk's index, and `chunk.rank`, so that of equal values the
+# chunk nearest to the beginning of its text goes first. `self.eviction.value(l, T)` is (3.4). `chunk.index`
+# counts from 0, and `chunk.active_s` is the time at which the conversation was last active. The check serves six
+# conversations, with a profile by which attention is the larger part of the cost.
+
+
+# %% tags=["task"]
+class Pool:
+    """The idle chunks of one place."""
+
+    def __init__(self, eviction, size):
+        self.eviction, self.size = eviction, size  # tokens of a chunk
+        self.chunks = []
+        self.add, self.remove = self.chunks.append, self.chunks.remove
+
+    def __len__(self):
+        return len(self.chunks)
+
+    def value(self, chunk, now):
+        # BEGIN SOLUTION: how long is its context, how long has it been idle, and what decides between equal values?
+        context = (chunk.index + 1) * self.size
+        idle_s = now - chunk.active_s
+        return self.eviction.value(context, idle_s), chunk.index, chunk.rank
+        # END SOLUTION
+
+    def lowest(self, now):
+        # BEGIN SOLUTION: the chunk of least value at this time
+        first, least = None, None
+        for chunk in self.chunks:
+            worth = self.value(chunk, now)
+            if first is None or worth < least:
+                first, least = chunk, worth
+        return first
+        # END SOLUTION
+
+
+@register
+class Mine(Tiered):
+    """Pensieve's memory, with pools of your own."""
+
+    name = "mine"
+
+    def __init__(self, capacity, options=None):
+        super().__init__(capacity, options)
+        tiers, eviction = self.tiers, self._eviction()
+        tiers.on_device, tiers.on_both, tiers.on_host = [Pool(eviction, tiers.size) for _ in range(3)]
+
+
+# %%
+draw, six = random.Random(0), []
+for i in range(6):
+    lengths = [(draw.randint(4, 16), draw.randint(2, 14)) for _ in range(3)]
+    six += turns(f"c{i}", *lengths, start=i * 0.003, pause=draw.uniform(0.005, 0.03))
+steep = Profile(other=1.0, contexts=(8, 1024), attention=(1.0, 128.0)).text()
+check("pensieve", six, memory="mine", memory__chunk=8, memory__host=24, memory__profile=steep)
+
+# %% [markdown]
 # ## The source that matters
 #
 # The value of a chunk; which block is given out next, in the order of the table above; and when copies are made
@@ -350,10 +428,11 @@ show_source(CostAware.value, LeastRecentlyUsed.value, Tiers.take, Tiers._find_ho
 # picture has a row for each token that is computed, and a column for each token of her text.
 
 # %%
-event = next(one.event for one in kept.history.iterations if one.step == returns)
-queries = [token for _, start, stop, *_ in event["work"] for token in range(start, stop)]
-length = event["work"][-1][2]
-((_, on_device, on_host),) = event["reused"]
+back_again = next(one for one in kept.history.iterations if one.step == returns)
+spans = [(start, stop) for start, stop, _ in back_again.work_of("ann.1")]
+queries = [token for start, stop in spans for token in range(start, stop)]
+length = spans[-1][1]
+((_, on_device, on_host),) = back_again.event["reused"]
 
 
 def seen(query, key):
@@ -366,6 +445,9 @@ table = [[seen(query, key) for key in range(length)] for query in queries]
 pairs = sum(cell > 0 for row in table for cell in row)
 assert queries == [*range(8), *range(27, 33)]
 assert (on_device, on_host) == (11, 8)
+print(f"spans {spans}: {len(queries)} queries, {pairs} pairs of query and key")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(8, 3.4))
 shades = ["#ffffff", BLUE, ORANGE, "#56b4e9"]
 axes.imshow(table, cmap=ListedColormap(shades), vmin=0, vmax=3, aspect="auto", interpolation="nearest")
@@ -397,7 +479,7 @@ plt.show()
 
 # %%
 assert pairs == sum(range(1, 9)) + sum(range(28, 34)) == 219
-print([tuple(work[:3]) for work in event["work"]], "block table", event["places"][0][1])
+print("ann.1 computes", spans, "with the block table", block_tables(kept, returns)["ann.1"])
 show_source(Owners.missing)
 
 # %% [markdown]
@@ -409,8 +491,8 @@ show_source(Owners.missing)
 #
 # **A count by hand.** Let the transfer take $T$ seconds in all, the computing $C$, and let there be $L$ layers. If
 # the iteration waits for everything first, it takes $T + C$. Layer by layer, layer $i$ can begin when $(i + 1)\,T/L$
-# have passed and its predecessor has ended. Either the computing is the longer, then only the first part is waited
-# for; or the transfer is, then only the last layer is left behind it:
+# have passed and its predecessor has ended. If computing takes longer, only the first layer's part is waited for; if
+# the transfer does, only the last layer is left to compute behind it:
 #
 # $$\text{exposed} = \max\left(\frac{T}{L},\; T + \frac{C}{L} - C\right).$$
 #
@@ -441,7 +523,7 @@ back = {way: next(one for one in run.history.iterations if "ann.1" in one.reques
 L = 32
 wall = back["layer by layer"].event["wall"]["transfers"]
 T = wall["to_host"][1] + wall["to_device"][1]
-C = back["layer by layer"].end_s - back["layer by layer"].start_s - wall["exposed_s"]
+C = back["layer by layer"].seconds - wall["exposed_s"]
 exposed = max(T / L, T + C / L - C)
 print(f"T = {T * 1e3:.2f} ms, C = {C * 1e3:.2f} ms")
 print(f"exposed: by hand {exposed * 1e3:.3f} ms, in the run {wall['exposed_s'] * 1e3:.3f} ms")
@@ -450,27 +532,32 @@ waited = back["waits for all"].event["wall"]["transfers"]["exposed_s"]
 assert abs(waited - T) < 1e-6
 
 # %%
-figure, axes = plt.subplots(figsize=(9, 2.8))
-at = {layer: (layer + 1) * T / L for layer in range(L)}  # when its part has arrived
-clock = [T, 0.0]
+begins = [0.0] * L  # of each layer, if it waits for its own part
 for layer in range(L):
-    clock[1] = max(clock[1], at[layer])
-    for row, begin in ((1, clock[0]), (3, clock[1])):
+    before_it = begins[layer - 1] + C / L if layer else 0.0
+    begins[layer] = max((layer + 1) * T / L, before_it)
+assert abs(begins[-1] + C / L - C - exposed) < 1e-6
+
+# %% tags=["plot"]
+figure, axes = plt.subplots(figsize=(9, 2.8))
+for layer in range(L):
+    for row, begin in ((1, T + layer * C / L), (3, begins[layer])):
         axes.barh(row, C / L * 1e3, left=begin * 1e3, color=GREEN, edgecolor="white", linewidth=0.4)
     for row in (0, 2):
         begin = layer * T / L
         axes.barh(row, T / L * 1e3, left=begin * 1e3, color=ORANGE, edgecolor="white", linewidth=0.4)
-    clock = [one + C / L for one in clock]
 axes.set_yticks(range(4), ["waits for all: link", "device", "layer by layer: link", "device"], fontsize=8)
 axes.invert_yaxis()
 axes.set_xlabel("ms since the iteration began (each box is one of 32 layers)")
 axes.set_title("The iteration in which ann comes back", loc="left", fontsize=10)
 figure.tight_layout()
-assert abs(clock[1] - C - exposed) < 1e-6
 plt.show()
 
 # %%
-first = {way: (one.end_s - one.start_s) * 1e3 for way, one in back.items()}
+first = {way: one.seconds * 1e3 for way, one in back.items()}
+assert list(first.values()) == sorted(first.values(), reverse=True)
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(7, 1.9))
 bars = axes.barh(list(first), list(first.values()), color=[GREY, ORANGE, GREEN])
 axes.bar_label(bars, [f"{one:.1f} ms" for one in first.values()], fontsize=8, padding=3)
@@ -478,7 +565,6 @@ axes.set_xlim(0, 1.15 * max(first.values()))
 axes.invert_yaxis()
 axes.set_xlabel("ms of the iteration with ann's second prompt")
 axes.set_title("Her history: 620 tokens, all but the last with KV", loc="left", fontsize=10)
-assert list(first.values()) == sorted(first.values(), reverse=True)
 plt.show()
 
 # %% [markdown]
@@ -486,13 +572,14 @@ plt.show()
 # twenty tokens, and reading the weights takes the same time for one token as for twenty. Transfers hide behind the
 # bound of chapter 1.
 #
-# Copies in the other direction hide as well, behind everything. Only one thing may come into their way: a link that
-# carries both directions slows down. So a copy to the host waits while anything is on its way back (3.5.1).
-#
+# Copies in the other direction are hidden as well, behind all computing. Only one thing may get in their way: a link
+# that carries both directions at once is slower. So a copy to the host waits while anything is on its way back (3.5.1).
+
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: the host
 #
 # Sixteen conversations of four turns come and go; their texts do not fit on the device together. How large must the
-# host be? Predict for a host of 0, 1,024, 2,048, 4,096 and 8,192 tokens: which part of the history is found, where,
+# host be? Predict for a host of 0, 1,024, 2,048, 4,096 and 8,192 tokens: how much of the history is found, and where,
 # and what becomes of the latency?
 
 
@@ -523,6 +610,11 @@ shares = {
 assert all(abs(sum(one) - 1) < 1e-9 for one in zip(*shares.values()))
 assert shares["computed again"] == sorted(shares["computed again"], reverse=True)
 assert shares["computed again"][-1] == 0
+gaps = [run.metrics["itl_s"]["p99"] * 1e3 for run in runs]
+longest = without.metrics["itl_s"]["p99"] * 1e3
+assert gaps[-1] < gaps[0] < longest
+
+# %% tags=["plot"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3))
 floor = [0.0] * len(hosts)
 for (label, values), colour in zip(shares.items(), (BLUE, ORANGE, GREY)):
@@ -535,10 +627,7 @@ left.set_ylabel("part of the history")
 left.set_ylim(0, 1.45)
 left.set_yticks([0, 0.25, 0.5, 0.75, 1])
 left.legend(frameon=False, fontsize=8, loc="upper right")
-gaps = [run.metrics["itl_s"]["p99"] * 1e3 for run in runs]
 right.plot(range(len(hosts)), gaps, "o-", color=BLUE, label="pensieve")
-longest = without.metrics["itl_s"]["p99"] * 1e3
-assert gaps[-1] < gaps[0] < longest
 right.axhline(longest, color="black", linestyle="--", linewidth=1, label="vllm")
 right.set_ylim(0)
 right.set_ylabel("ms")
@@ -556,7 +645,7 @@ plt.show()
 #
 # ## Where this idea loses, measured
 #
-# Let the device be a third as large, and the conversations come a little faster. The host has room for everything, so
+# Now the device is a third as large, and conversations arrive a little faster. The host has room for everything, so
 # that all of the history is found. And yet:
 
 # %%
@@ -567,9 +656,14 @@ tight = {
     "pensieve, no reserve": on_a100("pensieve", rush, "1GiB", memory__reserve=0),
 }
 print(f"found: {tight['pensieve'].metrics['history']['host_hit_rate']:.0%} on the host")
+seconds = [run.history.last_s for run in tight.values()]
+assert tight["pensieve"].metrics["tokens"]["recomputed"] == 0
+assert seconds[2] < seconds[0] < seconds[1]
+
+# %% tags=["plot"]
 figure, charts = plt.subplots(1, 3, figsize=(9, 2.2), sharey=True)
 measured = {
-    "s until all have ended": [run.history.last_s for run in tight.values()],
+    "s until all have ended": seconds,
     "s to the first token, mean": [run.metrics["ttft_s"]["mean"] for run in tight.values()],
     "evictions": [run.metrics["evictions"] for run in tight.values()],
 }
@@ -581,9 +675,6 @@ for axes, (unit, values) in zip(charts, measured.items()):
     axes.set_xlabel(unit, fontsize=9)
 charts[0].invert_yaxis()
 figure.tight_layout()
-seconds = [run.history.last_s for run in tight.values()]
-assert tight["pensieve"].metrics["tokens"]["recomputed"] == 0
-assert seconds[2] < seconds[0] < seconds[1]
 plt.show()
 
 # %% [markdown]
@@ -654,12 +745,11 @@ for what, requests in (("never come back", once), ("short histories", short)):
 #   (3.4.3.3), two sub-requests (3.4.3.4, Figure 3.8), suspension and the reserve (3.4.3.5), the kernel (3.4.4;
 #   chapter 11 here).
 # - The thesis measures 1.25 times the throughput of vLLM with OPT-13B and 1.52 times with Llama 2-13B of ten KV heads
-#   (3.6.2, Figure 3.12): a smaller KV leaves more room to keep it. The abstract of the later paper (EuroSys 2025)
-#   claims 1.14 to 3.0 times the throughput of vLLM and TensorRT-LLM. `minifuse reproduce pensieve` has both claims.
+#   (3.6.2, Figure 3.12): a smaller KV leaves more room to keep it.
 # - It swaps a suspended request out at once. Here its KV becomes idle like that of a conversation, and is taken chunk
 #   by chunk as it is needed.
-# - Its value has a third factor in words, the probability that a conversation goes on after so many turns; the
-#   equation 3.4 does not have it, and neither does this code.
+# - In words, its value has a third factor, the probability that a conversation goes on after so many turns. Equation
+#   3.4 does not have it, and neither does this code.
 # - A chunk is the unit of eviction in the thesis. Here it is also the block: 32 tokens by default.
 # - The raw tokens of conversations can be kept in a file (`minifuse run --state`), so that a crash loses no text. No
 #   KV is kept there: it is computed again.

@@ -14,14 +14,14 @@
 # %% [markdown]
 # # 10. No batch size
 #
-# In all chapters so far the number of requests in an iteration was limited by the KV that the device holds.
-# FluidInfer asks which part of a model needs that KV, and finds that only attention does. This chapter runs all
-# requests in every iteration, brings their KV to the device in *waves*, and fills the gaps that long and short work
-# leave in attention by *packing*. It also measures when waves pay, and what does where they do not. The author
-# simulated the system; `fluid` is an implementation of it.
+# So far the number of requests in an iteration was limited by the KV that the device holds. FluidInfer asks which part
+# of a model needs that KV, and finds that only attention does. This chapter runs all requests in every iteration,
+# brings their KV to the device in *waves*, and fills the gaps that long and short work leave in attention by *packing*.
+# It also measures when waves pay, and what does where they do not. The author simulated the system; `fluid` implements
+# it.
 #
-# > **Claim.** FluidInfer has 2 to 4 times the throughput of vLLM, and a latency bound about 3 times lower; both gains
-# > are larger for larger models, and over Orca and FastServe (6.2, 6.3).
+# > **Claim.** FluidInfer has 2 to 4 times the throughput of vLLM (Fig. 11), and a latency bound about 3 times lower
+# > (Fig. 12); both gains are larger for larger models, and over Orca and FastServe (6.2, 6.3).
 # >
 # > **Setting.** A simulator of OPT-125M, 1.3B and 6.7B on one RTX 4090, on four, and on four A100s of 40 GB; first
 # > rounds of ShareGPT's conversations; Poisson arrivals. The baselines vLLM, Orca and FastServe are simulated, too.
@@ -60,10 +60,24 @@ from itertools import permutations
 import matplotlib.pyplot as plt
 
 from minifuse.attention.packing import Bubbles, bubbles_of, pack, seconds_of
+from minifuse.batching.fluid import Fluid
+from minifuse.batching.growing import GrowingFill
 from minifuse.core.errors import UsageError
+from minifuse.core.plan import Reason
 from minifuse.model.text.presets import preset
-from minifuse.show.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.show.notebook import (
+    asks,
+    check,
+    draw_lanes,
+    draw_memory,
+    draw_series,
+    moves,
+    play,
+    replay,
+    show_source,
+)
 from minifuse.simulate.cost import hardware
+from minifuse.stages import register
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
@@ -98,8 +112,8 @@ tight = {name: play_opt(name, crowd) for name in ("orca", "vllm")}
 draw_series(*tight.values(), series=["batch", "kv", "queue"])
 
 # %% [markdown]
-# Memory is full and requests wait. `vllm` reserves nothing, so more fit (chapter 4), and it is still memory that
-# decides how many run. Meanwhile each iteration reads all weights for the few tokens that it has.
+# Memory is full and requests wait. `vllm` reserves nothing, so more fit (chapter 4), but memory still decides how many
+# run. Meanwhile each iteration reads all weights for its few tokens.
 #
 # ## The idea: who needs KV?
 #
@@ -126,6 +140,10 @@ ridge = gpu.flops / gpu.bandwidth
 counts = [2**k for k in range(13)]
 weights = opt.num_matrix_weights
 each = [max(2 * weights / gpu.bandwidth, 2 * weights * n / gpu.flops) / n for n in counts]
+print(f"{ridge:.0f} tokens saturate the card")
+assert 160 < ridge < 168
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 axes.loglog(counts, [1e3 * one for one in each], "o-", color=BLUE, base=2)
 axes.axvline(ridge, color=ORANGE, linestyle="--")
@@ -135,7 +153,6 @@ axes.annotate(" 16 requests (4.1)", (16, 1e3 * each[-1]), fontsize=8, color="#5b
 axes.set_xlabel("tokens in the iteration")
 axes.set_ylabel("ms for each token")
 axes.set_title("Token-wise layers of OPT-6.7B on an RTX 4090", loc="left", fontsize=10)
-assert 160 < ridge < 168
 plt.show()
 
 # %% [markdown]
@@ -143,7 +160,8 @@ plt.show()
 # its token in each iteration, and beside them come prompts in pieces (chapter 3), whose tokens have a budget. The paper
 # takes 512 tokens for four of these cards, against at most 16 requests in a conventional batch (section 4.1). minifuse
 # takes as many as saturate the machine, where its figures are known.
-#
+
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
 # Six small requests, and a device with room for 32 tokens of KV, in blocks of 4. (Pairs: prompt and answer.) `fluid`
@@ -178,7 +196,7 @@ draw_lanes(small["orca"], fluid)
 # because it reserves the longest answer and so admits fewest; `vllm` admits more, and evicts what does not fit. In
 # the picture of `fluid` no request ever waits. What runs there does not fit into the device at once, so it is
 # attended in waves. A quarter of the device is two blocks, as much as one of these requests has, and yet there are five
-# waves for six requests in iteration 1. Its memory tells why.
+# waves for six requests in iteration 1. Memory shows why.
 
 # %%
 draw_memory(fluid, step=1)
@@ -191,12 +209,12 @@ draw_memory(fluid, step=1)
 # attended.
 
 # %%
-for wave in range(len(fluid.history.iterations[1].event["waves"])):
-    start, stop = fluid.history.iterations[1].event["waves"][wave]
-    work = [name for name, *_ in fluid.history.iterations[1].event["work"][start:stop]]
+second = fluid.history.iterations[1]
+for wave, (start, stop) in enumerate(second.event["waves"]):
+    work = [name for name, *_ in second.work[start:stop]]
     moved = {"upload": 0, "offload": 0}
-    for kind, _, _, tokens, _, _, _, of_wave in fluid.history.iterations[1].event["moves"]:
-        moved[kind] += tokens * (of_wave == wave)
+    for move in moves(fluid, second.step):
+        moved[move.kind] += move.tokens * (move.wave == wave)
     print(f"wave {wave}: {' '.join(work):6} uploaded {moved['upload']:2} tokens, offloaded {moved['offload']}")
 
 # %% [markdown]
@@ -215,7 +233,6 @@ replay(fluid, small["orca"], address="run=fluid&b=orca&i=1", height=760)
 # blocks that it lacks exceed the limit.
 
 # %%
-from minifuse.batching.fluid import Fluid
 from minifuse.memory.waves.rotation import Rotation
 
 show_source(Fluid.admission, Fluid._missing, Rotation.place)
@@ -252,6 +269,14 @@ curves = {
     "one query after x tokens": [seconds_of(1, x, hidden_size=H, **rates) for x in lengths],
     "a prompt of x tokens": [seconds_of(x, x, hidden_size=H, **rates) for x in lengths],
 }
+times_as_long, break_even = gpu.bandwidth / gpu.link, gpu.flops / gpu.link
+print(
+    f"an upload takes {times_as_long:.1f} times a decode; "
+    f"a prompt hides its own length from {break_even:,.0f} tokens on"
+)
+assert 31 < times_as_long < 32
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(7, 3))
 for (name, values), colour in zip(curves.items(), (ORANGE, BLUE, GREEN)):
     axes.loglog(lengths, [1e6 * value for value in values], "o-", color=colour, label=name, base=2)
@@ -259,12 +284,6 @@ axes.set_xlabel("tokens x")
 axes.set_ylabel("µs in one layer")
 axes.set_title("OPT-6.7B on an RTX 4090, its link as in the data sheet", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8)
-times_as_long, break_even = gpu.bandwidth / gpu.link, gpu.flops / gpu.link
-print(
-    f"an upload takes {times_as_long:.1f} times a decode; "
-    f"a prompt hides its own length from {break_even:,.0f} tokens on"
-)
-assert 31 < times_as_long < 32
 plt.show()
 
 # %% [markdown]
@@ -291,28 +310,29 @@ def pipeline(attend, upload, count=6):
     return uploads, attended
 
 
+upload = 4 * 4000 * H / gpu.link * 1e6  # in µs, as all times here
+cases = {
+    "four single tokens each": 4e6 * seconds_of(1, 1000, hidden_size=H, **rates),
+    "4,000 queries of a prompt each": 1e6 * seconds_of(4000, 8000, hidden_size=H, **rates),
+}
+played = {title: pipeline(attend, upload) for title, attend in cases.items()}
+waiting = [1 - 6 * attend / (played[title][1][-1] + attend) for title, attend in cases.items()]
+print("the device waits for", " and ".join(f"{share:.0%}" for share in waiting), "of the time")
+assert waiting[0] > 0.9
+assert waiting[1] < 0.2
+
+# %% tags=["plot"]
 figure, panels = plt.subplots(2, 1, figsize=(7, 3.4))
-waiting = []
-cases = [
-    (4 * seconds_of(1, 1000, hidden_size=H, **rates), "four single tokens each"),
-    (seconds_of(4000, 8000, hidden_size=H, **rates), "4,000 queries of a prompt each"),
-]
-for axes, (seconds, title) in zip(panels, cases):
-    attend = seconds * 1e6
-    upload = 4 * 4000 * H / gpu.link * 1e6
-    uploads, attended = pipeline(attend, upload)
+for axes, (title, attend) in zip(panels, cases.items()):
+    uploads, attended = played[title]
     for wave, (up, at) in enumerate(zip(uploads, attended)):
         axes.barh(1, upload, left=up, color=ORANGE, edgecolor="white")
         axes.barh(0, attend, left=at, color=GREEN, edgecolor="white")
         axes.text(up + upload / 2, 1, wave, ha="center", va="center", fontsize=8)
     axes.set_yticks([0, 1], ["attention", "upload"])
     axes.set_title(f"six waves attended by {title}", loc="left", fontsize=9)
-    waiting.append(1 - 6 * attend / (attended[-1] + attend))
 panels[-1].set_xlabel("µs in one layer (the number is the wave)")
 figure.tight_layout()
-print("the device waits for", " and ".join(f"{share:.0%}" for share in waiting), "of the time")
-assert waiting[0] > 0.9
-assert waiting[1] < 0.2
 plt.show()
 
 # %% [markdown]
@@ -333,11 +353,15 @@ runs = {
     "tokens,\nfast link": play_opt("fluid", crowd, hardware=fast_link, **ROTATE),
 }
 split = {name: [run.metrics["transfers"][key] for key in ("hidden_s", "exposed_s")] for name, run in runs.items()}
-figure, axes = plt.subplots(figsize=(7.4, 2.6))
 shares = {
     name: (100 * hidden / (hidden + exposed), 100 * exposed / (hidden + exposed))
     for name, (hidden, exposed) in split.items()
 }
+print({name.replace("\n", " "): f"hidden {one[0]:.3f} s, exposed {one[1]:.3f} s" for name, one in split.items()})
+assert shares["prompts"][0] > 90 and shares["tokens"][1] > 90 and shares["tokens,\nfast link"][0] > 80
+
+# %% tags=["plot"]
+figure, axes = plt.subplots(figsize=(7.4, 2.6))
 axes.barh(range(3), [one for one, _ in shares.values()], color=GREEN, label="hidden")
 axes.barh(
     range(3),
@@ -350,14 +374,13 @@ axes.set_yticks(range(3), shares)
 axes.set_xlabel("% of the seconds of transfers")
 axes.legend(frameon=False, fontsize=8, ncol=2, loc="lower center", bbox_to_anchor=(0.8, 1))
 axes.set_title("Hidden beside computing, or waited for", loc="left", fontsize=10)
-print({name.replace("\n", " "): f"hidden {one[0]:.3f} s, exposed {one[1]:.3f} s" for name, one in split.items()})
-assert shares["prompts"][0] > 90 and shares["tokens"][1] > 90 and shares["tokens,\nfast link"][0] > 80
 plt.show()
 
 # %% [markdown]
 # Whole prompts hide nearly all of their transfers, single tokens next to nothing on this link. On the fast link they
 # hide most.
-#
+
+# %% [markdown] tags=["prediction"]
 # ## Back-pressure, and attention where the KV lies
 #
 # **A third count by hand.** How much can rotating gain? An iteration of single tokens reads the weights, $W$ bytes, and
@@ -373,7 +396,7 @@ plt.show()
 # - **Attention where the KV lies** (`memory.turns=host`): the host attends the KV in its own memory, while the device
 #   attends its own. With `memory.passes=2` the device computes one half of the batch while the host attends the other.
 #
-# Predict the order at 2 GiB.
+# Predict the order of these three ways, and of `vllm`, at 2 GiB.
 
 # %%
 WAYS = {
@@ -388,6 +411,23 @@ ways = {
     name: [play_opt(technique, crowd, kv_memory=f"{1024 * size:.0f}MiB", **options) for size in short]
     for name, (technique, options, _) in WAYS.items()
 }
+gains = [gpu.link / gpu.bandwidth * (1 + 2 * weights / (size * 2**30)) for size in short]
+print("rotating can add", ", ".join(f"{gain:.0%}" for gain in gains))
+took = {name: [run.history.last_s for run in runs_of] for name, runs_of in ways.items()}
+crossed = {}
+for name, (_, run, *_) in ways.items():  # with 2 GiB
+    transfers, host = run.metrics["transfers"], run.metrics["on_host"]
+    crossed[name] = (transfers["to_host"]["bytes"] + transfers["to_device"]["bytes"]) / 1e9
+    print(f"{name:14} {run.history.last_s:.2f} s, {crossed[name]:5.1f} GB of KV over the link, ", end="")
+    print(f"{run.metrics['evictions']:2} evictions, {host['awaited_s']:.2f} s waited for the host")
+print("pausing against vllm:", ", ".join(f"{one / other - 1:+.1%}" for one, other in zip(took["pause"], took["vllm"])))
+for vllm, rotate, pause, host, twice in [*zip(*took.values())][:3]:
+    assert host < 0.85 * pause and pause < 0.97 * vllm and rotate > 1.3 * vllm and twice > 1.15 * host
+assert 0.2 < gpu.host.bandwidth / gpu.bandwidth < 0.21 and 6 < gpu.host.bandwidth / gpu.link < 7
+assert crossed["rotate"] > 50 * crossed["pause"]
+assert ways["pause"][1].metrics["latency_bound_s"] > 5 * ways["rotate"][1].metrics["latency_bound_s"]
+
+# %% tags=["plot"]
 titles = {
     "time for all 32": lambda run: run.history.last_s,
     "time to first token, mean": lambda run: run.metrics["ttft_s"]["mean"],
@@ -404,21 +444,6 @@ for axes, (title, seconds_in) in zip(panels, titles.items()):
     axes.set_title(title, loc="left", fontsize=9)
 panels[2].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 figure.tight_layout()
-gains = [gpu.link / gpu.bandwidth * (1 + 2 * weights / (size * 2**30)) for size in short]
-print("rotating can add", ", ".join(f"{gain:.0%}" for gain in gains))
-took = {name: [run.history.last_s for run in runs_of] for name, runs_of in ways.items()}
-crossed = {}
-for name, (_, run, *_) in ways.items():  # with 2 GiB
-    transfers, host = run.metrics["transfers"], run.metrics["on_host"]
-    crossed[name] = (transfers["to_host"]["bytes"] + transfers["to_device"]["bytes"]) / 1e9
-    print(f"{name:14} {run.history.last_s:.2f} s, {crossed[name]:5.1f} GB of KV over the link, ", end="")
-    print(f"{run.metrics['evictions']:2} evictions, {host['awaited_s']:.2f} s waited for the host")
-print("pausing against vllm:", ", ".join(f"{one / other - 1:+.1%}" for one, other in zip(took["pause"], took["vllm"])))
-for vllm, rotate, pause, host, twice in [*zip(*took.values())][:3]:
-    assert host < 0.85 * pause and pause < 0.97 * vllm and rotate > 1.3 * vllm and twice > 1.15 * host
-assert 0.2 < gpu.host.bandwidth / gpu.bandwidth < 0.21 and 6 < gpu.host.bandwidth / gpu.link < 7
-assert crossed["rotate"] > 50 * crossed["pause"]
-assert ways["pause"][1].metrics["latency_bound_s"] > 5 * ways["rotate"][1].metrics["latency_bound_s"]
 plt.show()
 
 # %% [markdown]
@@ -428,20 +453,73 @@ plt.show()
 # as the GPU, but six times as fast as the link, and beside the device: with one pass this is the fastest. With two the
 # device hardly waits for the host, but reads the weights twice: that is slower here, with 3 GiB even than pausing.
 #
+# ## Your turn: who pauses
+#
+# The requests that run may lack room for their next tokens. Write `pausing`, which makes room. For each of
+# `self.running`, the oldest first, `room.extend(one)` sets aside what its next token needs and returns None, or else
+# the reason why it cannot. Then the newest that still runs pauses, `room.evict` frees its blocks, and the same request
+# asks again; if it is itself the newest, it pauses. Return those that pause.
+
+
+# %%
+class MakingRoom(GrowingFill):
+    """Fills an iteration as for `fluid`; the policy's `pausing` says who makes room."""
+
+    def make_room(self):
+        self.room = self.memory.room()
+        self.evicted = {one.id: one for one in self.policy.pausing(self.room)}
+        self.reasons = [Reason("evicted", name, "paused: the others lack room") for name in self.evicted]
+        self.running = [pair for pair in self.running if pair[0].id not in self.evicted]
+
+
+class BackPressure(Fluid):
+    def _fill(self, now, memory, running):
+        return MakingRoom(self, now, memory, running).propose()
+
+
+# %% tags=["task"]
+@register
+class Mine(BackPressure):
+    """The newest requests pause when memory is short."""
+
+    name = "mine"
+
+    def pausing(self, room):
+        # BEGIN SOLUTION: the newest pause, one by one, until all others have room for their next tokens
+        left, paused = [*self.running], []
+        asking = 0
+        while asking < len(left):
+            refused = room.extend(left[asking])
+            if refused is None:
+                asking += 1
+                continue
+            newest = left.pop()
+            room.evict(newest)
+            paused.append(newest)
+        return paused
+        # END SOLUTION
+
+
+# %%
+check("fluid", six, batching="mine", kv_memory="48KiB", memory__block_size=4)
+
+# %% [markdown] tags=["prediction"]
 # ## Packing: the bubbles of attention
 #
 # Attention runs the pieces of a wave side by side, and ends with the longest. Until then shorter ones leave a
 # **bubble**: type A beside a longer prompt, type B where a single token stands beside a prompt (section 4.2). Packing
 # puts several short pieces behind each other in one *lane*. **By hand**, with figure 9: two prompts of 5 tokens, one
-# of 2, and three single tokens cost about $25, 4, 25, 1, 1, 1$ if a prompt costs $L^2$. Fill lanes up to 25, the
-# longest first.
+# of 2, and three single tokens cost about $25, 4, 25, 1, 1, 1$ if a prompt costs $L^2$. Before you run the next cell,
+# fill lanes up to 25, the longest first: which pieces share a lane?
 
 # %%
 names, seconds, is_prompt = [1, 2, 3, 4, 5, 6], [25, 4, 1, 25, 1, 1], [True, True, False, True, False, False]
 one_each, packed = tuple((piece,) for piece in range(6)), pack(seconds)
+print("lanes:", [[names[piece] for piece in lane] for lane in packed])
 assert packed == ((0,), (3,), (1, 2, 4, 5))  # figure 9b: [1], [4], [2, 3, 5, 6]
 
 
+# %% tags=["plot"]
 def draw_packing(axes, lanes, title):
     for row, lane in enumerate(lanes):
         start = 0
@@ -464,13 +542,17 @@ draw_packing(left, one_each, "a lane for each")
 draw_packing(right, packed, "packed")
 figure.tight_layout()
 plt.show()
+
+# %%
 show_source(pack)
 
 # %% [markdown]
-# The green pieces are prompts. This is *first-fit decreasing*, a known rule for packing boxes: take the longest, put
-# it where it fits first. In `pack`, `find(bisect_left(...))` is "the longest piece left that does not exceed": a
-# binary search, so that thousands of pieces cost little. How far is the rule from the best? The next cell tries all
-# orders of six pieces, by brute force, and then one case of seven.
+# The green pieces are prompts. The four short pieces share a lane.
+
+# %% [markdown]
+# This is *first-fit decreasing*, a known rule for packing boxes: take the longest, put it where it fits first. In
+# `pack`, `bisect_right` finds the longest piece left that still fits: a binary search, so that thousands of pieces cost
+# little. How far is the rule from the best? The next cell tries all orders of six pieces, and then one case of seven.
 
 
 # %%
@@ -498,7 +580,7 @@ assert (len(pack(unlucky)), fewest(unlucky)) == (4, 3)
 # %% [markdown]
 # Six pieces are packed best in all these cases. With seven there are cases in which a lane too many is opened: the sums
 # 6 + 4 + 2 and 5 + 4 + 3 would fill two lanes of 12, but the rule puts 5 behind 6. It never takes more than 11/9 of the
-# fewest lanes plus 6/9 (Dósa, 2007), and it needs no search.
+# fewest lanes plus 6/9 (Dósa, 2007).
 #
 # ### Who executes the lanes
 #
@@ -514,7 +596,7 @@ show_source(PackedAttention.attention, PackedAttention.attend_lane)
 # ### Bubbles in a run
 #
 # A trace says which lanes each wave had. With requests that arrive one by one, prompts and single tokens are in the
-# same waves. The next cell computes the bubbles twice: with a lane for each piece, and with the lanes of the run.
+# same waves. The next cell computes the bubbles with a lane for each piece, and with the lanes of the run.
 
 # %%
 drawn = random.Random(7)
@@ -537,6 +619,10 @@ def bubbles(run, lanes_too):
 
 
 before, after = bubbles(mixed, False), bubbles(mixed, True)
+print(f"waves with a prompt: {before.idle:.0%} of the lanes' time is idle, packed {after.idle:.0%}")
+assert after.idle < before.idle / 2
+
+# %% tags=["plot"]
 kinds = {"type A": "prompts_s", "type B": "tokens_s", "others": "others_s", "busy": "busy_s"}
 figure, axes = plt.subplots(figsize=(7, 2))
 for row, found in enumerate((before, after)):
@@ -550,12 +636,11 @@ axes.invert_yaxis()
 axes.set_xlabel("ms of all lanes together, in one layer")
 axes.set_title(f"Waves with a prompt: {before.idle:.0%} idle, packed {after.idle:.0%}", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8, ncol=2, loc="upper right", bbox_to_anchor=(1, 0.5))
-assert after.idle < before.idle / 2
 plt.show()
 
 # %% [markdown]
-# Nearly all bubbles of this run are of type B: single tokens beside a prompt. Packed, the lanes take about half of
-# the time of all lanes together. Where the machine runs as many lanes at once as there are pieces, a wave still ends
+# Nearly all bubbles of this run are of type B: single tokens beside a prompt. Packed, all lanes together take about
+# half of the time. Where the machine runs as many lanes at once as there are pieces, a wave still ends
 # with its longest piece, and packing only frees processors. With more pieces than lanes it saves time: in the next cell
 # each of the card's 128 processors attends one of the 32 heads of a lane, so four lanes run at once.
 
@@ -568,15 +653,21 @@ apart, together = (
 print(f"{1e3 * apart:.2f} ms a token with a lane for each piece, {1e3 * together:.2f} packed")
 assert 0.95 * apart < together < apart
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: the token budget
 #
-# The budget bounds the tokens of prompts in an iteration, and so the longest gap between two tokens of a request. A
-# small one cuts prompts into many pieces. Predict which of the three curves rise with the budget, and which fall.
+# The budget bounds the tokens of prompts in an iteration, and so the longest gap between two tokens of a request: the
+# *latency bound*. FluidInfer claims one about 3 times lower than vLLM's (6.3, figure 12). A small budget cuts prompts
+# into many pieces. Predict which rise with the budget, and which fall: the number of iterations, the mean time to the
+# first token, the longest gap.
 
 # %%
 budgets = [32, 64, 128, 256, 512, 1024]
 by_budget = [play_opt("fluid", stream, kv_memory="8GiB", batching__token_budget=one).metrics for one in budgets]
+assert by_budget[0]["ttft_s"]["mean"] > by_budget[-1]["ttft_s"]["mean"]
+assert by_budget[0]["latency_bound_s"] < by_budget[-1]["latency_bound_s"] == by_budget[-2]["latency_bound_s"]
+
+# %% tags=["plot"]
 figure, panels = plt.subplots(1, 3, figsize=(9.4, 2.7))
 for axes, values, unit, title in zip(
     panels,
@@ -596,17 +687,16 @@ for axes, values, unit, title in zip(
     axes.set_ylabel(unit)
     axes.set_title(title, loc="left", fontsize=9)
 figure.tight_layout()
-assert by_budget[0]["ttft_s"]["mean"] > by_budget[-1]["ttft_s"]["mean"]
-assert by_budget[0]["latency_bound_s"] < by_budget[-1]["latency_bound_s"] == by_budget[-2]["latency_bound_s"]
 plt.show()
 
-# %% [markdown]
-# Beyond the ridge the left and the middle curve are next to flat, and the gap goes on growing for next to nothing,
-# until no iteration has as many tokens of prompts as the budget allows: 512 and 1,024 are the same run.
+# %% [markdown] tags=["prediction"]
+# Beyond the ridge the left and the middle curve are almost flat, and the gap keeps growing for almost no gain, until no
+# iteration has as many tokens of prompts as the budget allows: 512 and 1,024 are the same run.
 #
 # ## Where this idea loses
 #
-# The crowd of the beginning, with 2, 4 and 8 GiB for KV, and `fluid` rotating. Where does it win, and where not?
+# The crowd of the beginning, with 2, 4 and 8 GiB for KV, and `fluid` rotating. Predict: where does it win, and where
+# not?
 
 # %%
 sizes = [2, 4, 8]
@@ -616,6 +706,14 @@ contest = {
     for name, (options, _) in rivals.items()
 }
 fast = play_opt("fluid", crowd, hardware=fast_link, **ROTATE)
+took = {name: [run.history.last_s for run in runs_of] for name, runs_of in contest.items()}
+for name, machine in (("as in the data sheet", gpu), ("as fast as the memory", fast_link)):
+    print(f"2 GiB, link {name}: rotating can add {machine.link / machine.bandwidth * (1 + 2 * weights / 2**31):.0%}")
+assert took["fluid"][0] > 1.3 * took["orca"][0]
+assert took["fluid"][2] < took["vllm"][2]
+assert fast.history.last_s < 0.8 * took["vllm"][0]
+
+# %% tags=["plot"]
 figure, panels = plt.subplots(1, 2, figsize=(8.4, 2.9))
 for name, (_, colour) in rivals.items():
     panels[0].plot(sizes, [run.history.last_s for run in contest[name]], "o-", color=colour, label=name)
@@ -630,12 +728,6 @@ for axes, title in zip(panels, ("time for all 32", "time to first token, mean"))
     axes.set_title(title, loc="left", fontsize=9)
 panels[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
-took = {name: [run.history.last_s for run in runs_of] for name, runs_of in contest.items()}
-for name, machine in (("as in the data sheet", gpu), ("as fast as the memory", fast_link)):
-    print(f"2 GiB, link {name}: rotating can add {machine.link / machine.bandwidth * (1 + 2 * weights / 2**31):.0%}")
-assert took["fluid"][0] > 1.3 * took["orca"][0]
-assert took["fluid"][2] < took["vllm"][2]
-assert fast.history.last_s < 0.8 * took["vllm"][0]
 plt.show()
 
 # %% [markdown]
@@ -644,7 +736,7 @@ plt.show()
 # memory: `fluid` then takes longer than `orca`, which lets requests wait. With a link as fast as the memory the same
 # run is faster than both. So the idea stands or falls with two ratios: of link and bandwidth, and of weights and KV
 # memory. The crowd fits 4 GiB, so beside 2 GiB it needs at most 100% more; compare the printed bounds. Note the right
-# chart: even where it is slow in all, its first tokens come early, because no request waits for memory.
+# chart: even where it is slow overall, first tokens come early: no request waits for memory.
 #
 # ## Exercises
 #
@@ -654,7 +746,7 @@ plt.show()
 #    `replace(gpu, flops=300e12, bandwidth=1.5e12, link=450e9)` is the machine, to be given as `hardware`.*
 #    <details><summary>Answer</summary>
 #    200 tokens; 1500/450, about 3.3 times. 0.3 (1 + 13.3 / 2.1), more than 200%. It is: 2.0 s against 2.8 s, and 2.5 s
-#    with pausing. An upload need not be hidden whole to be worth its while; here two thirds of the seconds of
+#    with pausing. An upload need not be hidden entirely to be worthwhile; here two thirds of the seconds of
 #    transfers are waited for.
 #    </details>
 # 2. Pack pieces of 10, 7, 6, 4, 3, 3, 2 by hand, then with `pack`. Which lanes are there, and how large is the idle
@@ -677,14 +769,7 @@ plt.show()
 #    The host still has it. KV of a token never changes once it is written; only the new token's KV has to go down: each
 #    of 66 tokens once, 101,376 bytes. The 403,968 bytes that go up are 263 tokens; all would go down again.
 #    </details>
-# 5. Find another case of seven pieces, the longest of them 12, for which `pack` opens a lane too many, and the best
-#    packing of it. *Hint: a loop with `fewest` over `[12] + [drawn.randint(2, 8) for _ in range(6)]`; about one case in
-#    sixty is such a one.*
-#    <details><summary>Answer</summary>
-#    For example [12, 8, 6, 3, 3, 2, 2]: the rule makes [12], [8, 3], [6, 3, 2], [2]. Three lanes do: [12], [8, 2, 2],
-#    [6, 3, 3].
-#    </details>
-# 6. Draw 64 requests as the crowd was, and play them with 1.5 GiB and the host, in one pass and in two. Which is
+# 5. Draw 64 requests as the crowd was, and play them with 1.5 GiB and the host, in one pass and in two. Which is
 #    faster, and why not with 32? *Hint: `run.metrics["on_host"]`, the iterations, and $W / \text{bandwidth}$.*
 #    <details><summary>Answer</summary>
 #    Two passes: 5.3 s against 6.3 s. In an iteration the host attends for 16.8 ms, and reading the weights once more
@@ -695,13 +780,13 @@ plt.show()
 #
 # - FluidInfer (figure 8) moves KV to and fro, so that everything takes turns. We keep a copy on the host, and the
 #   first requests on the device (`memory.turns`). The default, pausing, and attention by the host are our additions.
-# - FluidInfer takes the swapping time of $x$ tokens as about that of a decode (4.1). With PCIe at 32 GB/s it is some
-#   thirty times that. The figures in `benchmarks/results` are drawn for both: this link, and one as fast as the memory.
+# - FluidInfer takes swapping to be about as fast as a decode (4.1). The figures in `benchmarks/results` are drawn for
+#   such a link, and for that of the data sheet, which is some thirty times as slow.
 # - The packing is the greedy rule of 4.2, read literally. The cost of a piece is the longer of its arithmetic and its
 #   bytes, because a cut prompt lies between the paper's two formulas.
 # - We refuse no number of requests, but the host's memory is finite too: a request waits when the host has no room
 #   for its longest answer.
-# - The paper's 2x to 4x over vLLM (section 6) are simulated, with arrivals over time and four cards; this chapter
+# - The paper's gains over vLLM (figures 11 and 12) are simulated, with arrivals over time and four cards; this chapter
 #   does not repeat them.
 #
 # ## Further reading

@@ -28,10 +28,9 @@
 # - read a Triton kernel: programs, pointers, masks, constants; and write a small one;
 # - name what the interpreter cannot show.
 #
-# A *kernel* is a function that runs on a GPU, as many copies at once, which Triton calls *programs*. To start them all
-# is a *launch*. Triton compiles such functions from Python. With `TRITON_INTERPRET=1` it interprets them instead, on
-# the CPU, one program after the other. The variable must be set before Triton is imported, so it is the first thing
-# here.
+# A *kernel* is a function that runs on a GPU in many copies at once, which Triton calls *programs*. Starting them is a
+# *launch*. Triton compiles such functions from Python. With `TRITON_INTERPRET=1` it interprets them instead, on the
+# CPU, one program after the other. The variable must be set before Triton is imported, so it is the first thing here.
 
 # %%
 import os
@@ -52,7 +51,7 @@ from minifuse.io.shipped import places, shipped
 from minifuse.kernels.multi_token import _walk, attend_tile, multi_token_attention, multi_token_attention_torch
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.tile import slot_of, tile_owner
-from minifuse.show.notebook import asks, draw_lanes, draw_memory, play, replay, show_source, turns
+from minifuse.show.notebook import asks, draw_lanes, draw_memory, pieces, play, replay, show_source, turns
 
 plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
@@ -71,21 +70,23 @@ requests = [
     *asks("count from 3 to 12", (9, 12), arrivals=[0.0, 0.001], names=["bob", "cat"]),
 ]
 kept = play("pensieve", requests, memory__chunk=4)
-second = next(one for one in kept.history.iterations if any(work[0] == "ann.1" for work in one.work))
-print("iteration", second.step)
-for name, start, stop, *_ in second.work:
-    print(f"  {name:6} computes tokens {start} to {stop - 1}, over a context of {stop}")
-assert any(stop - start > 1 and start > 0 for _, start, stop, *_ in second.work)
+turn = pieces(kept, "ann.1")[0]  # the first piece of work of her second turn
+print("iteration", turn.step)
+for name in kept.history.stories:
+    for piece in pieces(kept, name):
+        if piece.step == turn.step:
+            print(f"  {name:6} computes tokens {piece.start} to {piece.stop - 1}, over a context of {piece.stop}")
+assert turn.stop - turn.start > 1 and turn.start > 0
 draw_lanes(kept)
 
 # %%
-draw_memory(kept, step=second.step)
+draw_memory(kept, step=turn.step)
 
 # %% [markdown]
 # In this iteration one request has several *queries* (the new tokens) over a context that lies in scattered blocks;
 # the others have one query each. Pensieve's thesis (3.4.4) found two kinds of kernels, and neither does this. Fast
 # *multi-token* kernels want keys and values in one piece. vLLM's *PagedAttention* reads blocks, but takes one query
-# per request. So there are two makeshifts (3.6.6): copy the KV together first, or call the single-token kernel once
+# per request. So there are two workarounds (3.6.6): copy the KV together first, or call the single-token kernel once
 # for each new token.
 #
 # **A count by hand.** $n$ new tokens follow $p$ past ones. How many tokens of KV are moved to attend?
@@ -105,7 +106,10 @@ def moved(n, p):
     return {"copy, then attend": 3 * (p + n), "one after the other": rounds, "all queries at once": p + n}
 
 
+print(moved(8, 1000))
 assert list(moved(8, 1000).values()) == [3024, 8036, 1008]
+
+# %% tags=["plot"]
 pasts = [0, 250, 500, 1000, 2000, 4000]
 figure, axes = plt.subplots()
 for name, colour, mark in (
@@ -141,6 +145,9 @@ def slots_of(table, tokens):
     return [table[token // PAGE] * PAGE + token % PAGE for token in tokens]
 
 
+print("request 1 lies in slots", slots_of(tables[1], range(contexts[1])))
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(7, 1.6))
 for request, colour in ((0, ORANGE), (1, BLUE)):
     for token, slot in enumerate(slots_of(tables[request], range(contexts[request]))):
@@ -223,8 +230,11 @@ assert torch.allclose(ours, exact, atol=1e-5)
 steps = [list(in_pieces(blocks_of(query, tables[1], contexts[1]))) for query in queries[1]]
 rising = max(steps, key=lambda one: len({peak for peak, _, _ in one}))  # the query whose peak rises most often
 peaks, sums, outputs = zip(*rising)
-figure, columns = plt.subplots(1, 3, figsize=(8, 2.2))
 away = [(one - outputs[-1]).norm().item() for one in outputs]
+assert list(peaks) == sorted(peaks)
+
+# %% tags=["plot"]
+figure, columns = plt.subplots(1, 3, figsize=(8, 2.2))
 for axes, series, label, colour in zip(
     columns, (peaks, sums, away), ("peak m", "sum l", "|a / l - the end|"), (ORANGE, GREEN, BLUE)
 ):
@@ -233,11 +243,10 @@ for axes, series, label, colour in zip(
     axes.set_xlabel("blocks read")
     axes.set_xticks(range(1, 6))
 figure.tight_layout()
-assert list(peaks) == sorted(peaks)
 plt.show()
 
 # %% [markdown]
-# The peak never falls. Where it rises, what was summed before is shrunk; if it rises by much, the sum even falls. The
+# The peak never falls. Where it rises, what was summed before is shrunk; if it rises a lot, the sum even falls. The
 # count by hand has such a case: a third block with $\ln 40$ shrinks 1.75 by $\frac{4}{40}$ and adds 1.
 #
 # ### Step 2: a tile of queries
@@ -260,6 +269,9 @@ def tiles(context, n, block_q, block_n):
     return found
 
 
+print("request 1, tiles of 8 by 4:", tiles(19, 7, 8, 4))
+
+# %% tags=["plot"]
 figure, rows = plt.subplots(1, 2, figsize=(8, 2.7), gridspec_kw={"width_ratios": [1, 1.3]})
 for axes, (context, n, block_q, block_n) in zip(rows, ((19, 7, 8, 4), (32, 32, 8, 8))):
     for query in range(n):
@@ -296,7 +308,7 @@ plt.show()
 # - Tensors arrive as *pointers*: `tl.load(ptr + offsets)` reads any addresses, a tile of them at once. This is where
 #   the block table comes in: it only changes the offsets.
 # - `mask=` excludes addresses that must not be read; `other=` is what stands there instead.
-# - `tl.constexpr` arguments are constants of the compiled code: sizes of tiles must be.
+# - `tl.constexpr` arguments are constants of the compiled code, as the sizes of tiles must be.
 # - `tl.dot` is the product of two tiles.
 
 
@@ -351,10 +363,10 @@ def launch(q, keys, values, table, context, block_q=16, block_n=16, careful=True
     return out, walked.tolist()
 
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
-# The next cell launches the kernel for both requests, with tiles of 8 queries by 8 keys. Predict before:
+# The next cell launches the kernel for both requests, with tiles of 8 queries by 8 keys. Predict:
 #
 # 1. How many programs does each launch have?
 # 2. How many tiles of keys does each program walk?
@@ -379,8 +391,8 @@ for request, (q, table, context) in enumerate(zip(queries, tables, contexts)):
 #
 # ## The source that matters
 #
-# minifuse's kernel is the same loop, with four things more. Below, `_walk` is the
-# loop, and `attend_tile` one tile's program; look for them:
+# minifuse's kernel is the same loop, with four additions. Below, `_walk` is the loop, and `attend_tile` one tile's
+# program; look for them:
 #
 # - *Heads.* All query heads that share a KV head are rows of one tile (`GROUP`), so a key is read once for all.
 # - *Two walks.* Tiles that all rows see come first, without a mask; only those on the diagonal are masked.
@@ -430,24 +442,24 @@ except KernelError as error:
     print(error)
 
 # %% [markdown]
-# The last line is a guard: the interpreter computes bfloat16 wrongly, without a word, so minifuse refuses it there.
+# The last line is a guard: the interpreter silently computes bfloat16 wrongly, so minifuse refuses it there.
 #
 # What the kernel makes possible is an iteration with everything in it. Below, `pensieve` runs the requests from the
-# beginning of this chapter, and `vllm`, whose policy was made for kernels of either one sort or the other, keeps
-# prompts apart and computes the first turn of `ann` again.
+# beginning of this chapter, and `vllm`, whose policy was made for kernels of one sort or the other, keeps prompts apart
+# and computes the first turn of `ann` again.
 
 # %%
 apart = play("vllm", requests, memory__block_size=4)
 assert apart.tokens == kept.tokens
 assert apart.metrics["tokens"]["computed"] > kept.metrics["tokens"]["computed"]
-replay(kept, apart, address=f"i={second.step}&b=vllm&request=ann.1")
+replay(kept, apart, address=f"i={turn.step}&b=vllm&request=ann.1")
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: the size of a tile
 #
 # 24 queries stand at the end of 64 tokens. Each tile of queries reads all the keys that it sees. So larger tiles read
-# the keys less often, but compute more pairs for nothing. Which of the sizes 4, 8, 16 and 32 would you choose? The
-# kernel counts its own tiles.
+# the keys less often, but compute more pairs for nothing. The kernel counts its own tiles. Before you look: which of
+# the sizes 4, 8, 16 and 32 would you choose?
 
 # %%
 many, long = torch.randn(24, DIM), list(range(16))
@@ -460,6 +472,11 @@ for size in sizes:
     read.append(sum(walked) * 16)
     idle.append(1 - needed / (sum(walked) * 16 * size))
     assert walked == [-(-min(64, 40 + (i + 1) * size) // 16) for i in range(-(-24 // size))]
+    print(f"tiles of {size:2} queries: {read[-1]:3} tokens of KV are read, {idle[-1]:.0%} of the pairs are not needed")
+assert read == sorted(read, reverse=True)
+assert idle == sorted(idle)
+
+# %% tags=["plot"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
 left.bar([str(size) for size in sizes], read, color=BLUE)
 left.set_ylabel("tokens of KV read")
@@ -469,8 +486,6 @@ for axes in (left, right):
     axes.set_xlabel("queries in a tile")
 left.set_title("24 queries at the end of 64 tokens", loc="left", fontsize=10)
 figure.tight_layout()
-assert read == sorted(read, reverse=True)
-assert idle == sorted(idle)
 plt.show()
 
 # %% [markdown]
@@ -478,7 +493,8 @@ plt.show()
 # those of 16 and of 32 have rows without a query. So 8 is better than 4 here, and beyond it you pay with idle pairs.
 # For a long prompt the tile is large, since its reading is shared by many rows. For decoding it is as small as the
 # hardware allows.
-#
+
+# %% [markdown]
 # What limits a tile above are *registers*: the places, next to the arithmetic, in which the threads of a program hold
 # $q$, $a$ and the scores. What does not fit is *spilled* to memory, and then costs more than the larger tile saved.
 # minifuse compiles every form of its kernels ahead of time, without a GPU, and keeps a table. Here are three forms,
@@ -494,6 +510,9 @@ forms = [
 ]
 meant = {"decode": "one query", "chunk": "many queries", "chunk reference": "many, reference numerics"}
 labels = [meant[row["name"].removeprefix("multi_token d128 g4 page16 ")] for row in forms]
+assert all(row["stack"] == 0 for row in forms), "nothing is spilled"
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(7, 1.9))
 axes.barh(labels, [row["registers"] for row in forms], color=GREEN)
 axes.axvline(255, color="black", linestyle="--", linewidth=1)
@@ -502,7 +521,6 @@ axes.set_xlabel("registers of a thread")
 axes.set_title("multi-token attention, compiled for sm_90 (H100, H200)", loc="left", fontsize=9)
 axes.set_ylim(-1.05, len(forms) - 0.4)
 figure.tight_layout()
-assert all(row["stack"] == 0 for row in forms), "nothing is spilled"
 plt.show()
 
 # %% [markdown]
@@ -516,13 +534,15 @@ shares = {}
 for n in (1, 2, 4, 8, 16):
     _, walked = launch(many[:n], big_keys, big_values, long, 64, 16, 16)
     shares[n] = sum(range(64 - n + 1, 65)) / (sum(walked) * 16 * 16)
+assert shares[1] == 1 / 16
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(6, 2.2))
 axes.bar([str(n) for n in shares], [100 * share for share in shares.values()], color=BLUE)
 axes.set_xlabel("queries of a request, in a tile of 16 rows")
 axes.set_ylabel("% of pairs needed")
 axes.set_title("contexts of 64 tokens", loc="left", fontsize=10)
 figure.tight_layout()
-assert shares[1] == 1 / 16
 plt.show()
 
 # %% [markdown]
@@ -552,7 +572,7 @@ print(f"two parts, merged, differ from one program by {(merged - whole[0]).abs()
 assert torch.allclose(merged, whole[0], atol=1e-5)
 
 # %% [markdown]
-# **3. What the interpreter hides.** Slots that were never written may hold anything, also NaN ("not a number"). Masked
+# **3. What the interpreter hides.** Slots that were never written may hold anything, even NaN ("not a number"). Masked
 # scores have weight 0, but $0 \cdot \text{NaN}$ is NaN (chapters 6 and 9). So values must be masked when they are
 # *loaded*. Here is our kernel with and without that mask, on memory that is NaN wherever no token of request 0 lies.
 
@@ -623,7 +643,7 @@ assert spoiled.isnan().any()
 #   context.
 # - Pensieve computes dropped tokens and a new prompt as two *sub-requests* over one context (Figure 3.8). For this
 #   kernel they are two sequences with the same table and different ends.
-# - vLLM's PagedAttention, as the thesis tells it, takes one query a request. Flover's regions have a kernel of their
+# - vLLM's PagedAttention, as the thesis tells it, takes one query per request. Flover's regions have a kernel of their
 #   own (`minifuse/kernels/slots.py`), and FluidInfer's lanes run the same `attend_tile`, several one after the other.
 # - With `--numerics reference` all sums run in the order of the context, with tiles of one size, so that a row's bits
 #   do not depend on how a prompt was cut. It is how the laws of chapter 15 compare techniques bit by bit.

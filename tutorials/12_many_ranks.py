@@ -55,7 +55,8 @@ torch.set_num_threads(1)  # so that one rank and two are compared with one core 
 # %% [markdown]
 # ## The failure to begin with: one device is not enough
 #
-# Virtual time refuses what a simulated machine cannot hold. Here is a model with 70 billion parameters on one A100.
+# In virtual time, a run is refused if the simulated machine cannot hold the model. Here is one with 70 billion
+# parameters, on one A100.
 
 # %%
 try:
@@ -67,6 +68,9 @@ except UsageError as error:
 a100 = hardware("a100-40g")
 names = ["opt-13b", "llama-2-7b", "llama-3-8b", "llama-2-70b"]
 weights = {name: 2 * preset(name).num_parameters for name in names}
+assert weights["llama-2-70b"] > a100.memory > weights["opt-13b"]
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 axes.barh(names, [weights[name] / 1e9 for name in names], color=BLUE)
 axes.axvline(a100.memory / 1e9, color=ORANGE, linestyle="--")
@@ -79,13 +83,12 @@ axes.set_xlim(0, 170)
 axes.set_ylim(3.5, -0.8)
 axes.set_xlabel("GB of weights, 2 bytes each")
 axes.set_title("Weights, and how long one A100 takes to read them once", loc="left", fontsize=10)
-assert weights["llama-2-70b"] > a100.memory > weights["opt-13b"]
 plt.show()
 
 # %% [markdown]
-# Two failures in one picture. The longest bar does not fit. The others fit, but no iteration of theirs is shorter than
-# the time of reading the weights once (chapter 1), whatever kernel computes it. Several devices have several memories
-# *and* several bandwidths.
+# Two failures in one picture. The model of the longest bar does not fit. The others fit, but none of their iterations
+# can be shorter than the time it takes to read the weights once (chapter 1), whatever kernel computes it. Several
+# devices have several memories *and* several bandwidths.
 #
 # ## The idea: two ways to cut a matrix
 #
@@ -99,7 +102,7 @@ plt.show()
 # input. What the first leaves on a process is what the second needs there, and nothing is sent in between. At the end
 # of the pair the summands are added: one message.
 
-# %%
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(9, 2.8))
 
 
@@ -164,7 +167,7 @@ with torch.inference_mode():
 assert torch.allclose(sum(summands), whole, atol=1e-4)
 
 # %% [markdown]
-# Note that gate and up were *each* cut in two. To cut the stacked matrix through its middle would give rank 0 all of
+# Note that gate and up were *each* cut in two. Cutting the stacked matrix through the middle would give rank 0 all of
 # the gate and rank 1 all of up, and neither could compute a product.
 #
 # **A count by hand.** What would other cuts of a pair send? Let the pair have $h$ inputs and outputs and $f$ features
@@ -177,6 +180,11 @@ assert torch.allclose(sum(summands), whole, atol=1e-4)
 wide = preset("llama-2-7b")
 h, f = wide.hidden_size, wide.intermediate_size
 cuts = {"output, input": (1, h), "output, output": (2, f / 2 + h / 2), "input, input": (2, f + h)}
+for name, (count, numbers) in cuts.items():
+    print(f"{name:14} {count} message{'s' * (count > 1):1} {2 * numbers / 1024:5.1f} KiB from each rank for a token")
+assert cuts["output, input"] == min(cuts.values())
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(7, 2))
 axes.barh(list(cuts), [2 * numbers / 1024 for _, numbers in cuts.values()], color=[BLUE, GREY, GREY])
 for row, (count, numbers) in enumerate(cuts.values()):
@@ -185,7 +193,6 @@ axes.set_xlim(0, 36)
 axes.set_ylim(2.5, -0.5)
 axes.set_xlabel("KiB that each of two ranks gives for each token (float16)")
 axes.set_title("A feed-forward layer of llama-2-7b, cut in three ways", loc="left", fontsize=10)
-assert cuts["output, input"] == min(cuts.values())
 plt.show()
 
 # %% [markdown]
@@ -194,8 +201,8 @@ plt.show()
 #
 # ## With two processes
 #
-# Now really: `torch.distributed` runs this program twice, with the backend *gloo* for CPUs. Each process has its own
-# half of the weights. The program also measures an all-reduce of various sizes.
+# Now for real: `torch.distributed` runs this program twice, with the backend *gloo* for CPUs. Each process has its own
+# half of the weights. The program also measures all-reduces of various sizes.
 
 # %%
 program = """
@@ -235,29 +242,30 @@ print(
     f"rank 0 had a part of shape {measured['mine']} of 512 x 128; "
     f"the sum differs by {measured['error']:.1e} at most, of values up to {measured['largest']:.0f}"
 )
+sizes, times_ms = [int(one) for one in measured["took"]], [1e3 * one for one in measured["took"].values()]
+print(f"an all-reduce of {sizes[0]} bytes took {times_ms[0]:.3f} ms, one of {sizes[-1]:,} bytes {times_ms[-1]:.2f} ms")
 assert measured["error"] < 1e-3
+assert times_ms[-1] > times_ms[0]
 
-# %%
-sizes, times = [int(one) for one in measured["took"]], [1e6 * one for one in measured["took"].values()]
+# %% tags=["plot"]
 figure, axes = plt.subplots()
-axes.plot(sizes, [one / 1e3 for one in times], "o-", color=BLUE)
+axes.plot(sizes, times_ms, "o-", color=BLUE)
 axes.set_xscale("log")
 axes.set_ylim(0)
 axes.set_xlabel("bytes of the message")
 axes.set_ylabel("ms")
 axes.set_title("One all-reduce between two processes on this machine", loc="left", fontsize=10)
-assert times[-1] > times[0]
 plt.show()
 
 # %% [markdown]
-# Expect the form that all connections have: flat at first, then rising. (A busy machine adds bumps.) A message costs a
+# Expect the shape that all connections have: flat at first, then rising. (A busy machine adds bumps.) A message costs a
 # fixed time, its *latency*, and then a time for each byte. Below the bend it hardly matters how much a message holds;
 # it matters *how many* there are.
 #
 # ## Which layer is cut how
 #
 # minifuse's `part_of` says which part of a matrix a rank has, as Megatron-LM does; each rank reads that part alone
-# from the checkpoint. Look for the three cases: matrices by output (with gate and up cut each for itself, and so
+# from the checkpoint. Look for the three cases: matrices by output (gate and up are each cut separately, and so are
 # queries, keys and values), matrices by input (`RowParallel`, which calls the all-reduce), and the *head*, the last
 # matrix, which gives the logits and is cut by vocabulary.
 
@@ -269,33 +277,39 @@ from minifuse.parallel.shard import GatheredHead, RowParallel, part_of
 
 show_source(part_of, RowParallel.forward, GatheredHead.forward)
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # Attention is cut by heads: a rank has some of the heads, the KV of these, and nothing of the others. No layer of the
 # model and no kernel of chapter 11 knows about ranks: each sees a smaller model.
 #
 # **A count by hand.** What is cut is divided by the number of ranks $N$; embeddings and norms are whole on every
 # rank. KV is divided, too: a rank has $1/N$ of the bytes of every token. The next cell adds up what a rank of
-# `llama-2-70b` holds, with 16 long texts. How many A100s does it take, two, four or eight?
+# `llama-2-70b` holds, with 16 long texts. Before you run it: how many A100s does it take, two, four or eight?
 
 # %%
 big = preset("llama-2-70b")
-figure, axes = plt.subplots(figsize=(7, 2.8))
-totals = []
-for row, count in enumerate((1, 2, 4, 8)):
+held = {}  # GB on each rank: weights that are cut, those that are copied, KV
+for count in (1, 2, 4, 8):
     part = shard_config(big, count)
     cut = 2 * (part.num_matrix_weights - big.head_weights + big.head_weights / count) / 1e9
     copied = 2 * (big.num_parameters - big.num_matrix_weights) / 1e9
     kv = 16 * 4096 * part.kv_bytes_per_token("float16") / 1e9
+    held[count] = (cut, copied, kv)
+    total = sum(held[count])
+    print(f"N = {count}: {part.num_heads} heads, {part.num_kv_heads} KV heads, {total:6.1f} GB on each rank")
+assert sum(held[4]) > a100.memory / 1e9 > sum(held[8])
+
+# %% tags=["plot"]
+figure, axes = plt.subplots(figsize=(7, 2.8))
+looks = (
+    (BLUE, "weights that are cut"),
+    ("#d55e00", "embeddings and norms: whole"),
+    (GREEN, "KV of 16 texts of 4,096 tokens"),
+)
+for row, sizes_gb in enumerate(held.values()):
     left = 0.0
-    for size, colour, label in (
-        (cut, BLUE, "weights that are cut"),
-        (copied, "#d55e00", "embeddings and norms: whole"),
-        (kv, GREEN, "KV of 16 texts of 4,096 tokens"),
-    ):
+    for size, (colour, label) in zip(sizes_gb, looks):
         axes.barh(row, size, left=left, color=colour, label=label if row == 0 else None)
         left += size
-    totals.append(left)
-    print(f"N = {count}: {part.num_heads} heads, {part.num_kv_heads} KV heads, {left:6.1f} GB on each rank")
 axes.axvline(a100.memory / 1e9, color="black", linestyle="--", linewidth=1)
 axes.annotate("an A100", (a100.memory / 1e9, 3.3), xytext=(4, 0), textcoords="offset points", fontsize=8)
 axes.set_yticks(range(4), ["1 rank", "2 ranks", "4 ranks", "8 ranks"])
@@ -303,11 +317,10 @@ axes.set_ylim(3.6, -0.6)
 axes.set_xlabel("GB on each rank")
 axes.set_title("llama-2-70b in float16", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8, loc="lower right")
-assert totals[2] > a100.memory / 1e9 > totals[3]
 plt.show()
 
 # %% [markdown]
-# Four do not quite suffice. Eight do, and leave room for more texts.
+# Four are not quite enough. Eight are, and leave room for more texts.
 #
 # ## Messages by hand
 #
@@ -323,7 +336,7 @@ plt.show()
 # all-gather would be empty, and is left out.) The engine is on rank 0 alone: clock, policy, memory's books, and
 # *sampling*, the choice of the next tokens. It sends each plan to the other ranks, as an `Order`, with the tokens that
 # are new to them, which its `Ledger` knows. These orders are small, and are not counted here. A **communicator** is a
-# group of ranks that call collectives in one order. Look at `_counted`, which counts what these send.
+# group of ranks that call collectives in the same order. Look at `_counted`, which counts what they send.
 
 # %%
 show_source(Order, Ledger._update, Communicator.all_reduce, Communicator._counted)
@@ -331,21 +344,20 @@ show_source(Order, Ledger._update, Communicator.all_reduce, Communicator._counte
 # %% [markdown]
 # ## A prediction
 #
-# On the command line, `--tensor-parallel` says how many ranks there are, and the last lines of a run how many
+# On the command line, `--tensor-parallel` says how many ranks there are, and the last lines of a run say how many
 # messages each sent:
 #
 #     minifuse run --technique orca --tensor-parallel 2 --clock real "sort 7 2 5 1"
 #
-# `play` does the same with `tensor_parallel=2`: it starts one more process, and serves on both. Time is real here,
-# since the cost model of virtual time knows one device. So the counts below are the same everywhere, and the times are
-# not.
+# `play` does the same with `tensor_parallel=2`: it starts one more process, and serves on both. Time is real here, so
+# the counts below are the same everywhere, and the times are not.
 
 # %%
 print(f"L = {config.num_layers}, h = {config.hidden_size}, V = {config.vocab_size}, b = 4")
 four = asks("count from 3 to 9", "sort 7 2 5 1", "sort 3 1 2", "repeat duck 4 times")
 print("tokens of the prompts:", [len(one.prompt) for one in four])
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # All four arrive at once, and `orca` computes all prompts in the first iteration. Predict, for two ranks:
 #
 # 1. How many messages does a rank send in each iteration?
@@ -372,21 +384,16 @@ def by_hand(run, ranks, shape=config, element=4):
 
 
 counted = [(step.event["wall"]["messages"], step.event["wall"]["message_bytes"]) for step in two.history.iterations]
-expected = [(calls, reduced + head) for calls, reduced, head in by_hand(two, 2)]
+expected = [*by_hand(two, 2)]
 print("messages and bytes of each iteration:", counted)
-assert counted == expected
+assert counted == [(calls, reduced + head) for calls, reduced, head in expected]
 
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 steps = range(len(counted))
-parts = [*by_hand(two, 2)]
-axes.bar(steps, [reduced / 1024 for _, reduced, _ in parts], color=BLUE, label="by hand: all-reduces")
-axes.bar(
-    steps,
-    [head / 1024 for *_, head in parts],
-    bottom=[reduced / 1024 for _, reduced, _ in parts],
-    color=ORANGE,
-    label="by hand: all-gather",
-)
+reduced_kib, head_kib = ([one[part] / 1024 for one in expected] for part in (1, 2))
+axes.bar(steps, reduced_kib, color=BLUE, label="by hand: all-reduces")
+axes.bar(steps, head_kib, bottom=reduced_kib, color=ORANGE, label="by hand: all-gather")
 axes.plot(steps, [size / 1024 for _, size in counted], "k_", markersize=26, label="in the run")
 axes.set_xlabel("iteration")
 axes.set_ylabel("KiB from each rank")
@@ -396,9 +403,12 @@ plt.show()
 
 # %% [markdown]
 # The lanes are the same: no policy, memory or attention knows how many ranks there are. The answers are the same, too.
-# Each iteration has $2 \cdot 3 + 1$ messages. A sum over ranks adds in another order, so the logits need not agree in
-# every *bit*. *Reference numerics*, which fix the order of all sums (chapter 11), are therefore refused. Here are two
-# settings that are refused with a reason:
+# Each iteration has $2 \cdot 3 + 1$ messages.
+
+# %% [markdown]
+# A sum over ranks adds in another order, so the logits need not agree in every *bit*. *Reference numerics*, which fix
+# the order of all sums (chapter 11), are therefore refused. Here are two settings that are refused with a reason, and
+# the same run in virtual time:
 
 # %%
 for options in (
@@ -414,20 +424,36 @@ print("simulated ranks send:", simulated.metrics["messages"])
 assert simulated.metrics["messages"] == two.metrics["messages"] and simulated.answers == two.answers
 
 # %% [markdown]
-# The first is a matter of heads: three ranks cannot have equally many of four.
-#
+# The first is a matter of heads: four of them cannot be shared out equally among three ranks.
+
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: what shares an iteration
 #
-# Flover has an argument about messages for its one main stream (section V-D). Concurrent instances (chapter 5) need a
-# communicator each, and each sends the messages of its own iterations. And a collective covers a whole region of
-# buffers, with its holes; the memory shuffle of chapter 6 closes them. Six requests with answers of 3 to 24 tokens run
-# on two ranks, in five ways. Before you look: some of the five compute nothing idle. Is their number of messages the
-# same, or their number of bytes?
+# One of Flover's arguments for its single main stream is about messages (section V-D). Concurrent instances (chapter
+# 5) need a communicator each, and each sends the messages of its own iterations. And a collective covers a whole region
+# of buffers, with its holes; the memory shuffle of chapter 6 closes them. Six requests with answers of 3 to 24 tokens
+# run on two ranks, in five ways. Before you look: some of the five compute nothing idle. Is their number of messages
+# the same, or their number of bytes?
 
 # %%
 six = asks((4, 3), (4, 12), (4, 5), (4, 16), (4, 8), (4, 24))
 runs = {name: play(name, six, **on_two) for name in ("orca", "fusion", "instances", "static")}
 runs["no shuffle"] = play("fusion", six, label="no shuffle", memory__shuffle=False, **on_two)
+token = 2 * config.num_layers * config.hidden_size * 4  # bytes that a token adds to the all-reduces
+for name, run in runs.items():
+    sent, idle = run.metrics["messages"], run.metrics["tokens"]["idle"]
+    print(
+        f"{name:10} {len(run.steps):3} iterations, {sent['count']:4} messages, "
+        f"{idle:3} idle tokens, {sent['bytes']:8,} bytes"
+    )
+needed = runs["orca"].metrics["messages"]["bytes"]
+for run in runs.values():
+    assert run.metrics["messages"]["bytes"] == needed + run.metrics["tokens"]["idle"] * token
+assert runs["static"].metrics["messages"]["count"] == runs["orca"].metrics["messages"]["count"]
+assert runs["instances"].metrics["messages"]["count"] > 1.5 * runs["fusion"].metrics["messages"]["count"]
+assert runs["no shuffle"].metrics["tokens"]["idle"] > 0 == runs["fusion"].metrics["tokens"]["idle"]
+
+# %% tags=["plot"]
 figure, charts = plt.subplots(1, 2, figsize=(8.6, 2.8))
 for axes, key, scale, unit in ((charts[0], "count", 1, "messages"), (charts[1], "bytes", 1024, "KiB")):
     values = [run.metrics["messages"][key] / scale for run in runs.values()]
@@ -439,20 +465,16 @@ charts[1].set_title("bytes", loc="left", fontsize=10)
 figure.tight_layout()
 plt.show()
 
-# %%
-row = 2 * config.num_layers * config.hidden_size * 4
-for name, run in runs.items():
-    sent, idle = run.metrics["messages"], run.metrics["tokens"]["idle"]
-    print(
-        f"{name:10} {len(run.steps):3} iterations, {sent['count']:4} messages, "
-        f"{idle:3} idle tokens, {sent['bytes']:8,} bytes"
-    )
-needed = runs["orca"].metrics["messages"]["bytes"]
-for run in runs.values():
-    assert run.metrics["messages"]["bytes"] == needed + run.metrics["tokens"]["idle"] * row
-assert runs["static"].metrics["messages"]["count"] == runs["orca"].metrics["messages"]["count"]
-assert runs["instances"].metrics["messages"]["count"] > 1.5 * runs["fusion"].metrics["messages"]["count"]
-assert runs["no shuffle"].metrics["tokens"]["idle"] > 0 == runs["fusion"].metrics["tokens"]["idle"]
+# %% [markdown]
+# The bytes are those of the tokens, whichever iteration computes them: `orca`, `fusion` and `instances` send equally
+# many. Every idle token costs the same as a real one, $2Lhb$ bytes. What batching changes is the *number* of
+# messages, since a message covers all requests of an iteration. `instances` sends a set of messages for each request
+# and token. `fusion` has more iterations than `orca`, because it computes prompts apart (chapter 5). `static`
+# needs as few messages as `orca`, and pays with bytes for its finished rows; without the shuffle `fusion` pays for
+# the holes of its region.
+#
+# Flover measures what holes cost where messages are expensive: on two GPUs, the shuffle makes it 1.51 times as fast
+# within a machine and 1.64 times between machines (section VI-E; `minifuse reproduce flover-fig10`).
 
 # %% [markdown]
 # ## See it move
@@ -467,16 +489,6 @@ first = next(i for i, column in enumerate(columns_of(holes)) if holes.iterations
 replay(runs["no shuffle"], runs["fusion"], address=f"i={first}&b=fusion&by=token", height=700)
 
 # %% [markdown]
-# The bytes are those of the tokens, whichever iteration computes them: `orca`, `fusion` and `instances` send equally
-# many. Every idle token costs the same as a real one, $2Lhb$ bytes. What batching changes is the *number* of
-# messages, since a message covers all requests of an iteration. `instances` sends a set of messages for each request
-# and token. `fusion` has more iterations than `orca`, because it computes prompts apart (chapter 5). `static`
-# needs as few messages as `orca`, and pays with bytes for its finished rows; without the shuffle `fusion` pays for
-# the holes of its region.
-#
-# Flover measures what holes cost where messages are expensive: on two GPUs, the shuffle makes it 1.51 times as fast
-# within a machine and 1.64 times between machines (section VI-E; `minifuse reproduce flover-fig10`).
-#
 # ## Where this idea loses, measured
 #
 # The first loss is the run of the prediction. Compare the time of its decoding iterations on one rank and on two.
@@ -489,12 +501,12 @@ print(
     "as on one, on this machine"
 )
 
-# %% [markdown]
-# For a model as small as `tiny` the cut saves next to nothing, and each of seven messages costs its latency. What about
-# a large one? Take the two numbers of a connection, a latency $\alpha$ and a bandwidth $\beta$. All-reduces are often
-# made in a *ring*: each rank sends to the next one only. In a ring of $N$ ranks, each sends $2(N-1)/N$ times the bytes
-# that it gives to an all-reduce. We leave out the bytes of the all-gather, which are few, and take $\alpha$ as the same
-# for any $N$. Then an iteration takes about
+# %% [markdown] tags=["prediction"]
+# For a model as small as `tiny` the cut saves next to nothing, and each of the seven messages costs its latency. What
+# about a large one? Take the two numbers of a connection, a latency $\alpha$ and a bandwidth $\beta$. All-reduces are
+# often made in a *ring*: each rank sends to the next one only. In a ring of $N$ ranks, each sends $2(N-1)/N$ times the
+# bytes that it gives to an all-reduce. We leave out the bytes of the all-gather, which are few, and take $\alpha$ as
+# the same for any $N$. Then an iteration takes about
 #
 # $$\max\left(\frac{\text{bytes of weights}}{N \cdot \text{memory bandwidth}}, \frac{\text{operations}}{N \cdot
 # \text{rate}}\right) + (2L+1)\,\alpha + \frac{2(N-1)}{N} \cdot \frac{2L\,T h b}{\beta}.$$
@@ -518,6 +530,17 @@ def parts_of(tokens, ranks, alpha, beta):
 
 
 ranks = [1, 2, 4, 8, 16, 32]
+for name, (alpha, beta, _) in connections.items():
+    for tokens in (1, 2048):
+        parts = {n: parts_of(tokens, n, alpha, beta) for n in ranks}
+        longer = next((n for n, (layers, sending) in parts.items() if sending > layers), "no")
+        print(f"{name}, {tokens:4} tokens: the messages take longer than the layers from {longer} ranks on")
+slow = connections["slow: 30 µs, 25 GB/s"][:2]
+slow_1, slow_2048 = ([sum(parts_of(tokens, n, *slow)) for n in ranks] for tokens in (1, 2048))
+assert slow_1[3] > slow_1[0] / 4, "eight ranks on the slow connection are less than four times as fast as one"
+assert min(slow_2048) > 0.9 * slow_2048[0], "next to nothing is gained for a prompt"
+
+# %% tags=["plot"]
 figure, charts = plt.subplots(1, 2, figsize=(8.6, 3))
 for axes, tokens, title in ((charts[0], 1, "1 token"), (charts[1], 2048, "a prompt of 2,048 tokens")):
     layers = [parts_of(tokens, n, 0, 1e15)[0] * 1e3 for n in ranks]
@@ -532,15 +555,6 @@ for axes, tokens, title in ((charts[0], 1, "1 token"), (charts[1], 2048, "a prom
     axes.set_title(title, loc="left", fontsize=10)
 charts[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
-for name, (alpha, beta, _) in connections.items():
-    for tokens in (1, 2048):
-        parts = {n: parts_of(tokens, n, alpha, beta) for n in ranks}
-        longer = next((n for n, (layers, sending) in parts.items() if sending > layers), "no")
-        print(f"{name}, {tokens:4} tokens: the messages take longer than the layers from {longer} ranks on")
-slow = connections["slow: 30 µs, 25 GB/s"][:2]
-slow_1, slow_2048 = ([sum(parts_of(tokens, n, *slow)) for n in ranks] for tokens in (1, 2048))
-assert slow_1[3] > slow_1[0] / 4, "eight ranks on the slow connection are less than four times as fast as one"
-assert min(slow_2048) > 0.9 * slow_2048[0], "next to nothing is gained for a prompt"
 plt.show()
 
 # %% [markdown]
@@ -563,7 +577,7 @@ plt.show()
 #    No messages at all. Both failures are left: the model must fit on one device, and a token waits until one device
 #    has read all weights. What doubles is the number of requests served.
 #    </details>
-# 3. Into how many ranks can `llama-3-8b` be divided? *Hint: `shard_config(preset("llama-3-8b"), 3)` says it.*
+# 3. Into how many ranks can `llama-3-8b` be divided? *Hint: `shard_config(preset("llama-3-8b"), 3)` tells you.*
 #    <details><summary>Answer</summary>
 #    1, 2, 4 or 8: it has 8 KV heads, and a rank must have at least one whole KV head.
 #    </details>
@@ -577,8 +591,8 @@ plt.show()
 #    rank sampled for itself? *Hint: what does every rank have after the all-gather?*
 #    <details><summary>Answer</summary>
 #    Every rank has all logits then, and could sample. But all must choose the same token. If they draw at random, or
-#    their logits differ in a bit, one rank may choose another one, and from then on computes another text: the sums are
-#    of different texts. In minifuse rank 0 samples and sends the tokens with the next plan.
+#    their logits differ in a bit, one rank may choose another token, and from then on it computes another text: the
+#    sums are of different texts. In minifuse rank 0 samples and sends the tokens with the next plan.
 #    </details>
 #
 # ## How the papers tell it, and what we do differently

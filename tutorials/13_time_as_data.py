@@ -14,7 +14,7 @@
 # %% [markdown]
 # # 13. Time as data
 #
-# Nearly every chapter so far compared techniques in *virtual time*, and took it on trust. This chapter opens it. The
+# Nearly every chapter so far compared techniques in *virtual time*, and took it on trust. This chapter opens it up. The
 # engine says what an iteration will do before it runs, so the iteration's duration can be computed from that and a few
 # figures of a machine. You compute it by hand, let a simulated A100 serve a model of seven billion parameters on your
 # laptop, measure the figures of your own machine, and then look for what is wrong with the result.
@@ -61,6 +61,15 @@ BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
 few = asks(*[(8 + 3 * i, 24) for i in range(6)], every=0.002)
 real = [play("orca", few, clock="real") for _ in range(5)]
 virtual = [play("orca", few) for _ in range(2)]
+for name, runs in (("real", real), ("virtual", virtual)):
+    different = Counter(decisions(run.events) for run in runs)
+    ends = ", ".join(f"{run.history.last_s * 1e3:.1f}" for run in runs)
+    print(f"{name:8} {len(runs)} runs decided in {len(different)} different ways, and ended after {ends} ms")
+assert len({decisions(run.events) for run in virtual}) == 1
+assert virtual[0].history.last_s == virtual[1].history.last_s
+assert len({str(run.answers) for run in [*real, *virtual]}) == 1, "the answers are the same in all of them"
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 for row, run in enumerate([*real, *virtual]):
     bars = [(one.start_s * 1e3, (one.end_s - one.start_s) * 1e3) for one in run.history.iterations if one.work]
@@ -74,18 +83,9 @@ axes.set_title("Iterations of seven runs of the same requests", loc="left", font
 figure.tight_layout()
 plt.show()
 
-# %%
-for name, runs in (("real", real), ("virtual", virtual)):
-    different = Counter(decisions(run.events) for run in runs)
-    ends = ", ".join(f"{run.history.last_s * 1e3:.1f}" for run in runs)
-    print(f"{name:8} {len(runs)} runs decided in {len(different)} different ways, and ended after {ends} ms")
-assert len({decisions(run.events) for run in virtual}) == 1
-assert virtual[0].history.last_s == virtual[1].history.last_s
-assert len({str(run.answers) for run in [*real, *virtual]}) == 1, "the answers are the same in all of them"
-
 # %% [markdown]
-# The answers never differ. The durations do, from run to run, and mostly the decisions too: if an iteration takes a
-# little longer, one more request has arrived when it ends, and the next batch is another one. A difference of a few
+# The answers never differ. The durations do, from run to run, and usually the decisions, too: if an iteration takes a
+# little longer, one more request has arrived when it ends, and the next batch is a different one. A difference of a few
 # percent between two techniques drowns in this, and on another machine all numbers are new.
 #
 # There is a second failure. The machines of the papers are not here, and their models are too large for a laptop:
@@ -103,7 +103,7 @@ for name in ("v100", "a100-40g", "h200"):
 #
 # Before each iteration the engine makes a *plan* (chapter 5): the list of its work, which is tokens `[start, stop)` of
 # sequences (chapter 1), with where their KV lies and what is copied. The plan is complete before anything is computed.
-# So a function can have it instead of a model:
+# So a function can take it in place of a model:
 #
 # $$\text{seconds} = \text{cost}(\text{plan}).$$
 #
@@ -113,9 +113,9 @@ for name in ("v100", "a100-40g", "h200"):
 # the difference: what is simulated is time, not the decisions.
 #
 # The cost model here is the *roofline* of chapter 1. Let an iteration compute $n$ tokens of $s$ sequences, whose
-# texts have $c$ tokens together at its end. Let the model have $W$ weights, $H$ of them in the head (the last matrix),
-# and $L$ layers, with query heads of $d$ numbers together. A *pair* is a query with a key that it sees. For weights and
-# KV of two bytes a number:
+# texts have $c$ tokens in all at its end. Let the model have $W$ weights, $H$ of them in the head (the last matrix),
+# and $L$ layers, whose query heads have $d$ numbers in all. A *pair* is a query with a key that it sees. For weights
+# and KV of two bytes a number:
 #
 # $$\text{bytes} = 2W + c \cdot \text{KV of a token}, \qquad
 # \text{operations} = 2 \left( (W - H) \cdot n + H \cdot s \right) + 4 L \cdot d \cdot \text{pairs},$$
@@ -137,7 +137,7 @@ for name in ("v100", "a100-40g", "h200"):
 # | prompt of 500 | 13.2 + 0.3 GB | 8.7 ms | 6.5 T | 21.0 ms | 21.0 ms, arithmetic |
 # | one token | 13.2 + 0.3 GB | 8.7 ms | 0.013 T | 0.04 ms | 8.7 ms, memory |
 #
-# To both, 50 µs of overhead are added. The run has to say the same.
+# To both, 50 µs of overhead are added. The run must say the same.
 
 # %%
 a100 = hardware("a100-40g")
@@ -169,7 +169,7 @@ for iteration in single.history.iterations:
         f"in the run {took * 1e3:5.2f} ms"
     )
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # How does this fit on a laptop? No weights are made. In virtual time the model's *shape* is enough, and every token of
 # an answer is a placeholder, which never ends an answer. So the length of each answer has to be given, as
 # `asks((500, 2))` does. On the command line the same machine is `--clock virtual --hardware a100-40g`, with `--model
@@ -196,6 +196,22 @@ print(f"simulated {on_a100.history.last_s:.2f} s of the A100 in {took:.2f} s")
 draw_lanes(on_a100, on_h200, by="time")
 
 # %%
+dots = [(len(one.work), bound(spans(one), a100)) for one in on_a100.history.iterations if one.work]
+assert {computing > reading for _, (reading, computing) in dots} == {True, False}
+alone = median(reading for count, (reading, computing) in dots if count == 1 and computing < reading)
+four = median(reading for count, (reading, computing) in dots if count == 4 and computing < reading)
+tpot = [run.metrics["tpot_s"]["mean"] * 1e3 for run in (on_a100, on_h200)]
+print(f"reading takes {alone * 1e3:.2f} ms for one request, and {four * 1e3:.2f} ms for four")
+print(f"mean time for each output token: {tpot[0]:.1f} ms and {tpot[1]:.1f} ms, {tpot[0] / tpot[1]:.1f} times as fast")
+print(f"the runs end {on_a100.history.last_s / on_h200.history.last_s:.1f} times as fast")
+assert four < 1.2 * alone
+for run in (on_a100, on_h200):
+    each = sum(len(one.work) for one in run.history.iterations) / len(run.steps)
+    print(f"{run.name}: {len(run.steps)} iterations, of {each:.1f} requests on average")
+assert tpot[0] / tpot[1] > 2.5
+assert on_a100.history.last_s / on_h200.history.last_s < tpot[0] / tpot[1]
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(8, 2.8))
 for iteration in on_a100.history.iterations:
     if iteration.work:
@@ -216,26 +232,13 @@ plt.show()
 # An iteration takes as long as the higher of its two points says. A square above the dots is an iteration with a long
 # prompt. In all others the dot is higher, and the dots are nearly level: it is mostly weights that are read. Their
 # squares rise with each request that decodes. That costs nothing.
-# %%
-dots = [(len(one.work), bound(spans(one), a100)) for one in on_a100.history.iterations if one.work]
-assert {computing > reading for _, (reading, computing) in dots} == {True, False}
-alone = median(reading for count, (reading, computing) in dots if count == 1 and computing < reading)
-four = median(reading for count, (reading, computing) in dots if count == 4 and computing < reading)
-tpot = [run.metrics["tpot_s"]["mean"] * 1e3 for run in (on_a100, on_h200)]
-print(f"reading takes {alone * 1e3:.2f} ms for one request, and {four * 1e3:.2f} ms for four")
-print(f"mean time for each output token: {tpot[0]:.1f} ms and {tpot[1]:.1f} ms, {tpot[0] / tpot[1]:.1f} times as fast")
-print(f"the runs end {on_a100.history.last_s / on_h200.history.last_s:.1f} times as fast")
-assert four < 1.2 * alone
-for run in (on_a100, on_h200):
-    each = sum(len(one.work) for one in run.history.iterations) / len(run.steps)
-    print(f"{run.name}: {len(run.steps)} iterations, of {each:.1f} requests in the mean")
-assert tpot[0] / tpot[1] > 2.5
-assert on_a100.history.last_s / on_h200.history.last_s < tpot[0] / tpot[1]
-
-# %% [markdown]
+#
 # The whole run gains less than the tokens do, because the requests arrive no faster. The one that ends last arrives at
 # 150 ms on both machines. And what the H200 computes early it computes for fewer requests at once, so it needs more
-# iterations. Step through both runs at the same moments, and compare how many requests are in an iteration.
+# iterations.
+
+# %% [markdown]
+# Step through both runs at the same moments, and compare how many requests are in an iteration.
 
 # %%
 replay(on_a100, on_h200, address="i=8&b=H200&by=time", height=620)
@@ -254,6 +257,8 @@ try:
     play("orca", six, hardware="v100", **{**llm, "kv_memory": "10GiB"})
 except UsageError as error:
     print(error)
+
+# %% tags=["plot"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
 for axes, values, label in ((left, ttft, "mean TTFT, ms"), (right, tpot, "mean time for each output token, ms")):
     axes.barh(machines, values, color=BLUE if axes is left else GREEN)
@@ -264,8 +269,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Look at the V100 and the RTX A6000, which change places. The V100 has the faster memory, the A6000 the higher rate.
-# TTFT asks for arithmetic, since prompts are computed; the time for each output token asks for bandwidth.
+# Look at the V100 and the RTX A6000, which swap places. The V100 has the faster memory, the A6000 the higher rate.
+# TTFT depends on arithmetic, since prompts are computed; the time for each output token depends on bandwidth.
 #
 # ## The source that matters
 #
@@ -283,13 +288,14 @@ show_source(Hardware, Roofline.__call__, Roofline._bound)
 # %%
 show_source(VirtualClock, placeholder_tokens, VirtualExecutor.start, VirtualExecutor.wait)
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## One knob to turn: the machine itself
 #
 # A machine is a value, so it can be one that does not exist. The next cell makes the A100's bandwidth or its rate two,
 # four, ... times as large, or its overhead a half, a quarter, ... of what it was, and serves eight requests that are
-# all there at the beginning. Which of the three is worth most? And what changes more: a rate that is four times as
-# good, or one that is a quarter?
+# all there at the beginning. Before you look: which of the three is worth most? And what changes more: a rate that is
+# four times as good, or one that is a quarter?
+
 # %%
 burst = asks(*[(100 + 100 * i, 40) for i in range(8)], model=MODEL)
 factors = [0.25, 0.5, 1, 2, 4, 8]
@@ -302,6 +308,17 @@ for factor in factors:
     ]
     for curve, machine in zip(curves.values(), one_better):
         curve.append(play("orca", burst, hardware=machine, **llm).history.last_s)
+assert curves["bandwidth"][-1] < curves["rate"][-1] < curves["overhead (a part of it)"][-1]
+for name in ("bandwidth", "rate"):
+    quarter, as_it_is, four_times = (curves[name][factors.index(factor)] for factor in (0.25, 1, 4))
+    slower, faster = quarter / as_it_is, as_it_is / four_times
+    print(f"{name}: a quarter makes the run {slower:.1f} times as long, four times as much {faster:.1f} times as fast")
+    assert slower > faster
+for name, shape in (("llama-2-7b", llama), ("tiny", resolve("tiny").config)):
+    share = a100.overhead_s / (max(bound([(100, 101)], a100, shape)) + a100.overhead_s)
+    print(f"{name}: {share:.0%} of an iteration with one token is overhead")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 for (name, curve), colour, mark in zip(curves.items(), (BLUE, ORANGE, GREEN), "os^"):
     axes.plot(factors, [curve[2] / one for one in curve], mark + "-", color=colour, label=name)
@@ -315,13 +332,6 @@ axes.set_xlabel("one figure of the A100 is so many times as good")
 axes.set_ylabel("run is so many\ntimes as fast")
 axes.legend(frameon=False, fontsize=8, title="figure", title_fontsize=8)
 axes.set_title("Eight requests of llama-2-7b", loc="left", fontsize=10)
-assert curves["bandwidth"][-1] < curves["rate"][-1] < curves["overhead (a part of it)"][-1]
-for name in ("bandwidth", "rate"):
-    quarter, as_it_is, four_times = (curves[name][factors.index(factor)] for factor in (0.25, 1, 4))
-    assert quarter / as_it_is > as_it_is / four_times
-for name, shape in (("llama-2-7b", llama), ("tiny", resolve("tiny").config)):
-    share = a100.overhead_s / (max(bound([(100, 101)], a100, shape)) + a100.overhead_s)
-    print(f"{name}: {share:.0%} of an iteration with one token is overhead")
 plt.show()
 
 # %% [markdown]
@@ -373,6 +383,7 @@ for name, machine in (("assumed, cpu", HARDWARE["cpu"]), ("this machine", mine))
 # Now the test, with requests that were not measured. All are there at the beginning, so that no decision depends on the
 # clock. Then iteration $k$ of the real run and of both simulated runs is the same plan. The simulated ones differ in
 # the machine: `cpu` as minifuse assumes it, and yours.
+
 # %%
 mix = asks((64, 24), (16, 32), (200, 16), (32, 24), (100, 16), (300, 20), (24, 40), (80, 30), model=SMALL)
 measured = sorted((play("orca", mix, **real_small) for _ in range(3)), key=lambda run: run.history.last_s)[1]
@@ -380,6 +391,12 @@ assumed = play("orca", mix, **in_small, hardware="cpu")
 calibrated = play("orca", mix, **in_small, hardware=mine)
 for run in (assumed, calibrated):
     assert [work for work, _ in durations(run)] == [work for work, _ in durations(measured)]
+whole = measured.history.last_s
+for label, run in (("assumed", assumed), ("calibrated", calibrated)):
+    end = run.history.last_s
+    print(f"{label:10} takes {end * 1e3:6.1f} ms, measured {whole * 1e3:.1f} ms: {whole / end:.2f} times as long")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(5, 3.6))
 real_ms = [took * 1e3 for _, took in durations(measured)]
 for label, run, colour, mark in (("cpu, assumed", assumed, GREY, "s"), ("calibrated", calibrated, BLUE, "o")):
@@ -392,12 +409,6 @@ axes.legend(frameon=False, fontsize=8)
 axes.set_title("random:small under orca; on the line both agree", loc="left", fontsize=10)
 figure.tight_layout()
 plt.show()
-
-# %%
-whole = measured.history.last_s
-for label, run in (("assumed", assumed), ("calibrated", calibrated)):
-    ends = run.history.last_s
-    print(f"{label:10} takes {ends * 1e3:6.1f} ms, measured {whole * 1e3:.1f} ms: {whole / ends:.2f} times as long")
 
 # %% [markdown]
 # On the line a simulated iteration takes as long as a real one. Measured figures are no guarantee of that: each was
@@ -435,15 +446,17 @@ for context, seconds in zip(profile.contexts, profile.attention):
 # %%
 by_hand = Profile(2.0, (32, 64, 128), (1.0, 2.0, 4.0))
 assert [by_hand.cost(context) for context in (96, 256)] == [5.0, 10.0]
-figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.8))
-left.plot(contexts, [one / profile.other for one in profile.attention], "o-", color=BLUE, label="measured")
 expected = Roofline(small.config, "float32", mine).recomputation(32, contexts)
-left.plot(contexts, [one / expected.other for one in expected.attention], "--", color=GREY, label="calibrated roofline")
 long = [1 << n for n in range(5, 15)]
 opt = Roofline(preset("opt-13b"), "float16", hardware("a100-80g")).recomputation(32, long)
-right.plot(long, [one / opt.other for one in opt.attention], "s-", color=ORANGE)
 at_4096 = opt.attention[long.index(4096)] / opt.other
 print(f"opt-13b, by the roofline: attention to 4,096 tokens takes {at_4096:.2f} of the time of everything else")
+
+# %% tags=["plot"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.8))
+left.plot(contexts, [one / profile.other for one in profile.attention], "o-", color=BLUE, label="measured")
+left.plot(contexts, [one / expected.other for one in expected.attention], "--", color=GREY, label="calibrated roofline")
+right.plot(long, [one / opt.other for one in opt.attention], "s-", color=ORANGE)
 for axes, title in ((left, "random:small on this machine"), (right, "opt-13b on an A100, roofline")):
     axes.set_xlabel("context of the chunk, tokens")
     axes.set_ylim(0)
@@ -455,11 +468,11 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The thesis shows such a curve in its Figure 3.4, and draws from it that leading tokens are cheaper to compute again
-# than trailing ones. The form is a straight line, which a busy machine bends. The slope depends on kernel and machine.
-# On the left, the dashed line is the roofline with your machine's own figures: it reads KV as fast as weights,
-# and a kernel that gathers scattered blocks need not reach that. On the right, the cell says how small the roofline
-# finds attention to 4,096 tokens; chapter 8 assumed that it costs as much as everything else. The thesis has no number.
+# The thesis shows such a curve in its Figure 3.4, and concludes that leading tokens are cheaper to compute again than
+# trailing ones. The curve is a straight line, which a busy machine bends. The slope depends on kernel and machine. On
+# the left, the dashed line is the roofline with your machine's own figures: it reads KV as fast as weights, and a
+# kernel that gathers scattered blocks need not reach that. On the right, the roofline finds attention to 4,096 tokens
+# cheap (the cell says how cheap); chapter 8 assumed that it costs as much as everything else. The thesis has no number.
 #
 # ## Where this idea loses, measured
 #
@@ -492,6 +505,9 @@ once, apart = zip(*[parts(prompt, 64, 2000, h200) for prompt in prompts])
 plan = Plan(0, 0, (Work("p", 0, 512), *(Work(f"r{i}", 1999, 2000) for i in range(64))), (Extent(0, 2000),) * 65)
 assert abs(Roofline(llama, "float16", h200)(plan) - h200.overhead_s - once[prompts.index(512)]) < 1e-12
 assert all(one <= two <= 2 * one for one, two in zip(once, apart))
+print(f"at worst {max(two / one for one, two in zip(once, apart)):.2f} times as long")
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 axes.plot(prompts, [one * 1e3 for one in once], "o-", color=BLUE, label="one bound for the iteration")
 axes.plot(prompts, [one * 1e3 for one in apart], "s-", color=ORANGE, label="products, then attention")
@@ -501,7 +517,6 @@ axes.set_ylabel("ms of the iteration")
 axes.set_ylim(0)
 axes.legend(frameon=False, fontsize=8)
 axes.set_title("llama-2-7b on an H200", loc="left", fontsize=10)
-print(f"at worst {max(two / one for one, two in zip(once, apart)):.2f} times as long")
 plt.show()
 
 # %% [markdown]
@@ -517,6 +532,16 @@ rounds = [{name: play(name, mix, **real_small).history.last_s for name in names}
 wall = {name: median(one[name] for one in rounds) for name in names}
 in_model = {name: play(name, mix, **in_small, hardware=mine) for name in names}
 model = {name: run.history.last_s for name, run in in_model.items()}
+for times, label in ((model, "simulated"), (wall, "measured")):
+    print(f"{label:10} from the shortest run:", ", ".join(sorted(names, key=times.get)))
+idle = {name: run.metrics["tokens"]["idle"] for name, run in in_model.items()}
+print("tokens computed idle", idle)
+assert abs(model["orca"] / model["pensieve"] - 1) < 0.01
+assert abs(model["orca"] / model["vllm"] - 1) < 0.01
+assert model["static"] > 1.2 * model["orca"]
+assert idle["static"] > 0 == idle["orca"]
+
+# %% tags=["plot"]
 figure, axes = plt.subplots()
 for offset, times, colour, label in ((-0.2, model, GREEN, "simulated"), (0.2, wall, BLUE, "measured")):
     axes.bar(
@@ -527,22 +552,11 @@ axes.set_xticks(range(6), names)
 axes.set_ylabel("time / time of orca")
 axes.legend(frameon=False, fontsize=8)
 axes.set_title("The same requests under six techniques", loc="left", fontsize=10)
-assert abs(model["orca"] / model["pensieve"] - 1) < 0.01
-assert abs(model["orca"] / model["vllm"] - 1) < 0.01
 plt.show()
-
-# %%
-for times, label in ((model, "simulated"), (wall, "measured")):
-    print(f"{label:10} from the shortest run:", ", ".join(sorted(names, key=times.get)))
-idle = {name: run.metrics["tokens"]["idle"] for name, run in in_model.items()}
-print("tokens computed idle", idle)
-assert model["static"] > 1.2 * model["orca"]
-assert idle["static"] > 0 == idle["orca"]
-
 
 # %% [markdown]
 # In virtual time `orca`, `pensieve` and `vllm` are equal, because their iterations hold the same work, and `fluid` is
-# near them. In real time they need not be, for each attends in code of its own. Where both lines agree, it comes from
+# near them. In real time they need not be, for each attends in code of its own. Where both orders agree, it comes from
 # *how much* is computed: `static` and `baton` compute many idle tokens for this mix. A difference in counts survives
 # simulation, a difference in code does not.
 #
@@ -550,6 +564,8 @@ assert idle["static"] > 0 == idle["orca"]
 # of the iteration; in virtual time it is not there, unless `minifuse calibrate` measured it. How long is it? A
 # simulated run without weights does little else. The next cell gives the requests of the knob longer answers, and looks
 # at how much longer the simulation takes.
+
+
 # %%
 def seconds(answer):
     """How long your machine simulates the eight requests with answers of so many tokens."""
@@ -571,11 +587,11 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 # **4. No answer ends by itself.** Where the model is only a shape, tokens are placeholders, so lengths must come from
 # the workload. Chapter 2 showed how much depends on their spread.
 #
-# **5. A data sheet is a promise.** Bandwidth and rate are peaks. A product reaches a part of them, which differs with
-# its shape. Your own figures stand above, beside those assumed; this course has measured no A100.
+# **5. A data sheet is a promise.** Bandwidth and rate are peaks. A product reaches a part of them, which depends on its
+# shape. Your own figures stand above, beside those assumed; this course has measured no A100.
 #
-# The rule that follows: use simulated time to compare *decisions* (what is batched, idle, copied, who waits), at
-# differences well above the error of your calibration. Use the clock to compare *code*.
+# The rule that follows: use simulated time to compare *decisions* (what is batched, idle, copied, who waits), where
+# differences are well above the error of your calibration. Use the clock to compare *code*.
 #
 # ## Exercises
 #
@@ -601,7 +617,7 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #    and an iteration of one token has one operation for every two bytes (float32). Then batching gains nothing: eight
 #    requests take eight times as long as one, where they take twice as long on the machine <code>cpu</code>.
 #    </details>
-# 4. Two techniques are simulated on the same machine. In which of these can their runs never differ: the order of
+# 4. Two techniques are simulated on the same machine. In which of these can the two runs never differ: the order of
 #    admission, the number of iterations, the idle tokens, the host's time for a decision? *Hint: section 3 above. Then
 #    count: `play(name, mix, **in_small, hardware=mine, max_batch=2)` for `orca`, `static` and `vllm`.*
 #    <details><summary>Answer</summary>
@@ -612,13 +628,12 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 # ## How the papers tell it, and what we do differently
 #
 # - FluidInfer (section 6) is evaluated by simulation alone: its simulator computes the theoretical execution time of
-#   each step and suspends for so long. Here nothing is slept through, and the same stages also run for real (chapter
-#   10).
-# - Pensieve (3.4.3.1) profiles attention at powers of two and takes everything else as a constant. So is its profile
-#   here, from what `minifuse calibrate` has measured. Where nothing was measured, `pensieve` assumes a profile, and in
-#   virtual time it takes the simulated machine's.
+#   each step and suspends for that long. Here nothing sleeps, and the same stages also run for real (chapter 10).
+# - Pensieve (3.4.3.1) profiles attention at powers of two and takes everything else as a constant. Its profile here is
+#   made in the same way, from what `minifuse calibrate` has measured. Where nothing was measured, `pensieve` assumes a
+#   profile, and in virtual time it takes the simulated machine's.
 # - BatchMaker, Flover and Baton measure on GPUs only. At the papers' scale, `minifuse reproduce` computes their figures
-#   in virtual time, with all reservations above.
+#   in virtual time, with all the reservations above.
 # - Messages (chapter 12) are simulated in a ring, over a link with a latency and a bandwidth.
 #
 # ## Further reading

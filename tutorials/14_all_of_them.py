@@ -22,7 +22,7 @@
 #
 # - write your workload down as data, and resample requests from a file of your own;
 # - compute the rate at which a server saturates from its places and the seconds of an iteration, and check it;
-# - read a sweep: the knee, utilisation, and what the numbers behind the knee do not mean;
+# - read a sweep: the knee, utilisation, and what the numbers beyond the knee do not mean;
 # - say what goodput counts, and recompute it from a table of requests;
 # - choose a technique for a workload by a cause that is counted, and say how sure the choice is.
 
@@ -73,11 +73,11 @@ LOOK = {  # of each technique in all pictures: colour and marker
 # %% [markdown]
 # ## A workload is data
 #
-# This is the cell to replace by your own. A workload is how long prompts and answers are, and how requests arrive: in
+# Replace this cell with your own. A workload is how long prompts and answers are, and how requests arrive: in
 # conversations or alone, evenly or in bursts, with a common beginning or without. `cv` is the standard deviation of the
 # gaps between arrivals, divided by their mean. It is 0 where gaps are constant and 1 where arrivals do not depend on
 # each other, which is called *Poisson*; above 1 they come in bursts. Laws are written as for `minifuse run
-# --prompt-length`. The *rate* is no part of it; the sweep chooses that.
+# --prompt-length`. The *rate* is not part of it; the sweep chooses that.
 
 
 # %%
@@ -87,7 +87,7 @@ class Workload:
     answers: str = "uniform:20:140"  # tokens of an answer
     cv: float = 1.0  # of the gaps between arrivals: 0 constant, 1 Poisson, above 1 in bursts
     turns: int = 1  # requests of a conversation
-    think_s: float = 0.5  # in the mean, from an answer to the next turn
+    think_s: float = 0.5  # on average, from an answer to the next turn
     shared: int = 0  # tokens with which all prompts begin
     lines: tuple[str, ...] = ()  # requests of your own, as JSON lines: their lengths replace the laws
 
@@ -119,9 +119,9 @@ def words(text, continues=False):
 chat = Workload()
 
 # %% [markdown]
-# Requests of your own are JSON lines, as for `minifuse run --prompts`. From a file that is `open(...).readlines()`. A
-# hundred are enough to begin with: each run *resamples* them, which keeps prompt and answer of a request together. The
-# times of the file are dropped, because a sweep needs many rates.
+# Requests of your own are JSON lines, as for `minifuse run --prompts`; from a file, `open(...).readlines()`. A hundred
+# are enough to begin with: each run *resamples* them, which keeps prompt and answer of a request together. The times in
+# the file are dropped, because a sweep needs many rates.
 
 # %%
 LINES = (
@@ -134,21 +134,25 @@ for one in mine.requests(rate=4, count=5):
     print(f"{one.id} arrives at {one.arrival_s:.2f} s, {len(one.prompt)} tokens, answer of {one.max_new_tokens}")
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 2.8), width_ratios=[1, 1.4])
 many = chat.requests(count=600)
+times = {cv: [one.arrival_s for one in replace(chat, cv=cv).requests(10, 80)] for cv in (0.0, 1.0, 4.0)}
+print(f"chat: prompts of {mean(len(one.prompt) for one in many):.0f} tokens on average, ", end="")
+print(f"answers of {mean(one.max_new_tokens for one in many):.0f}")
+
+# %% tags=["plot"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 2.8), width_ratios=[1, 1.4])
 left.hist([len(one.prompt) for one in many], bins=range(0, 1001, 40), color=BLUE, label="prompt")
 left.hist([one.max_new_tokens for one in many], bins=range(0, 1001, 40), histtype="step", color="black", label="answer")
 left.set_xlabel("tokens")
 left.set_ylabel("requests of 600")
 left.legend(frameon=False, fontsize=8)
 left.set_title("lengths of `chat`", loc="left", fontsize=10)
-for row, cv in enumerate((0.0, 1.0, 4.0)):
-    times = [one.arrival_s for one in replace(chat, cv=cv).requests(10, 80)]
-    right.plot(times, [row] * len(times), "|", color=(GREY, BLUE, ORANGE)[row], markersize=16)
+for row, arrivals in enumerate(times.values()):
+    right.plot(arrivals, [row] * len(arrivals), "|", color=(GREY, BLUE, ORANGE)[row], markersize=16)
 right.set_yticks(range(3), ["constant, cv 0", "Poisson, cv 1", "bursts, cv 4"])
 right.set_ylim(2.6, -0.6)
 right.set_xlabel("s")
-right.set_title("80 arrivals, 10 a second in the mean", loc="left", fontsize=10)
+right.set_title("80 arrivals, 10 a second on average", loc="left", fontsize=10)
 figure.tight_layout()
 
 # %% [markdown]
@@ -178,7 +182,7 @@ def ms(metrics, name, which="p50"):
 
 
 # %% [markdown]
-# ## The failure: one comparison says whatever one likes
+# ## The failure: one comparison can say whatever you like
 #
 # Four techniques of chapters 2 and 9, two mixes of lengths, several rates. The measure is a request's whole time,
 # divided by the tokens of its answer (*normalized latency*). Each panel alone would make a fine figure in a paper.
@@ -193,39 +197,41 @@ cases = {
     "documents, 16 a second": (documents, 16),
 }
 padded = ["static", "dynamic", "baton", "baton-pd"]
-orders = []
-figure, panels = plt.subplots(1, 4, figsize=(10, 2.6))
-for axes, (title, (workload, rate)) in zip(panels, cases.items()):
+orders = {}
+for title, (workload, rate) in cases.items():
     found = {name: ms(once(name, workload.requests(rate, 48)), "normalized_latency_s") for name in padded}
-    orders.append(sorted(padded, key=found.get))
-    axes.barh(range(4), [found[name] for name in orders[-1]], color=[LOOK[name][0] for name in orders[-1]])
-    axes.set_yticks(range(4), orders[-1])
+    orders[title] = {name: found[name] for name in sorted(padded, key=found.get)}
+    print(f"{title:28}", " < ".join(orders[title]))
+assert len({tuple(order) for order in orders.values()}) == 4
+
+# %% tags=["plot"]
+figure, panels = plt.subplots(1, 4, figsize=(10, 2.6))
+for axes, (title, order) in zip(panels, orders.items()):
+    axes.barh(range(4), [*order.values()], color=[LOOK[name][0] for name in order])
+    axes.set_yticks(range(4), order)
     axes.invert_yaxis()
     axes.set_title(title, loc="left", fontsize=9)
     axes.set_xlabel("ms a token, median", fontsize=8)
 figure.tight_layout()
-for title, order in zip(cases, orders):
-    print(f"{title:28}", " < ".join(order))
-assert len({tuple(order) for order in orders}) == 4
 
 # %% [markdown]
-# Four panels, four orders. With the load neighbours change places; with the lengths `baton` goes from the first place
-# to the last. Nothing here is wrong, and nothing is an answer. An answer needs all rates, and your mix.
+# Four panels, four orders. When the load changes, neighbours swap places; when the lengths change, `baton` goes from
+# first to last. Nothing here is wrong, and nothing is an answer. An answer needs all rates, and your mix.
 #
 # ## The idea: sweep the rate until it breaks
 #
-# At a low rate every request is served alone, and the latency is that of the machine. At a high rate requests come
-# faster than they can go, and the latency is that of the queue, which grows as long as the run lasts. Between the two
-# lies the *knee*. A technique is better if its knee is further to the right.
+# At a low rate every request is served alone, and the latency is that of the machine. At a high rate requests arrive
+# faster than they can leave, and the latency is that of the queue, which grows as long as the run lasts. Between the
+# two lies the *knee*. A technique is better if its knee is further to the right.
 #
 # **A count by hand: where is the knee?** A server has $B$ places. A request holds one for as many iterations as its
-# answer has tokens, $n$ in the mean, and an iteration takes $s$ seconds. So in one second at most
+# answer has tokens, $n$ on average, and an iteration takes $s$ seconds. So in one second at most
 #
 # $$\lambda_\text{max} = \frac{B}{n \cdot s}$$
 #
 # requests can leave. This is *Little's law* ($L = \lambda W$: the number of requests inside is the rate times the time
 # that each is inside), with $L = B$ places and $W = n s$. For `chat` with 16 places: $n = 80$. An iteration reads 13.2
-# GB of weights and the KV of 16 texts, which have 200 + 40 tokens in the middle of their answers, at 512 KiB a token,
+# GB of weights and the KV of 16 texts, which have 200 + 40 tokens in the middle of their answers; at 512 KiB a token,
 # that is 2.0 GB. So $s = 15.2 / 1555 + 0.05 \text{ ms} = 9.8$ ms, and
 # $\lambda_\text{max} = 16 / (80 \cdot 9.8 \text{ ms}) = 20$ requests a second.
 #
@@ -264,25 +270,32 @@ for name, rate in knees.items():
 for name in ("orca, with prompts", "static"):
     assert abs(knees[name] / full[name.split(",")[0]] - 1) < 0.1, name
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # ## A prediction
 #
 # The next cell serves `chat` with eleven techniques at six rates. Two of them are new. `srpt` runs those requests that
 # have the fewest tokens left, and is told how many. `fastserve` does not know that, and runs those that have computed
 # least so far (FluidInfer, section 2). Both evict a running request (chapter 4) for one that should go first.
 #
-# The two knees are known: predict the form of the curves between them. Then:
+# The two knees are known: predict the shape of the curves between them. Then:
 #
 # 1. `pensieve` (chapter 8), `srpt` and `fastserve` have the iterations of `orca` as long as nothing waits. Where do
-#    they part from it?
+#    they depart from it?
 # 2. `fluid` (chapter 10) has no places. Where is its knee?
-# 3. Which technique has the shortest time to the first token behind the knee, and what does it pay?
+# 3. Which technique has the shortest time to the first token beyond the knee, and what does it pay?
 
 # %%
 RATES = [5, 10, 15, 20, 25, 30]
 sweep = {name: [once(name, chat.requests(rate)) for rate in RATES] for name in LOOK}
+print("at 30 a second          batch   first token p99   a further one p99")
+for name in ("orca", "vllm", "srpt", "fastserve", "fluid"):
+    one = sweep[name][-1]
+    first, further = ms(one, "ttft_s", "p99"), ms(one, "tpot_s", "p99")
+    print(f"{name:22} {one['mean_batch_size']:6.1f} {first:14.0f} ms {further:16.1f} ms")
+assert all(one["ttft_s"] == two["ttft_s"] for one, two in zip(sweep["orca"], sweep["pensieve"])), "nothing to keep"
+assert sweep["fluid"][-1]["mean_batch_size"] > 16
 
-# %%
+# %% tags=["plot"]
 groups = (
     ["static", "dynamic", "baton", "baton-pd", "fusion"],
     ["orca", "pensieve", "vllm", "srpt", "fastserve", "fluid"],
@@ -310,20 +323,13 @@ panels[0, 0].set_title("padded batches, and fusion", loc="left", fontsize=10)
 panels[0, 1].set_title("join and leave at every iteration", loc="left", fontsize=10)
 figure.suptitle("chat, 16 places; dotted: the knees of static and orca as computed", fontsize=10)
 figure.tight_layout()
-# %%
-print("at 30 a second          batch   first token p99   a further one p99")
-for name in ("orca", "vllm", "srpt", "fastserve", "fluid"):
-    one = sweep[name][-1]
-    first, further = ms(one, "ttft_s", "p99"), ms(one, "tpot_s", "p99")
-    print(f"{name:22} {one['mean_batch_size']:6.1f} {first:14.0f} ms {further:16.1f} ms")
-assert all(one["ttft_s"] == two["ttft_s"] for one, two in zip(sweep["orca"], sweep["pensieve"])), "nothing to keep"
-assert sweep["fluid"][-1]["mean_batch_size"] > 16
+
 # %% [markdown]
-# `orca` and `pensieve` are equal: alone, requests leave nothing to keep. `srpt` and `fastserve` lie on the same line as
-# long as hardly anything waits, since an order of waiting then changes nothing. Behind the knee `fastserve` has first
-# tokens almost at once, and pays with the gaps between later ones, in which requests are evicted. `fluid` has no knee
-# here, because its batch goes on growing: at 30 a second it serves more than 16 in the mean. That is not a better idea
-# yet; it is a larger batch. A later cell turns that knob for all.
+# `orca` and `pensieve` are equal: requests that come alone leave nothing to keep. `srpt` and `fastserve` lie on the
+# same line as long as hardly anything waits, since the order of the queue then changes nothing. Beyond the knee
+# `fastserve` has first tokens almost at once, and pays with the gaps between later ones, in which requests are evicted.
+# `fluid` has no knee here, because its batch goes on growing: at 30 a second it serves more than 16 on average. That is
+# not yet a better idea; it is a larger batch. A later cell turns that knob for all.
 #
 # ### Utilisation
 #
@@ -332,20 +338,25 @@ assert sweep["fluid"][-1]["mean_batch_size"] > 16
 # the time from arrival to end.
 
 # %%
+inside, working = {}, {}
+for name in ("orca", "static"):
+    inside[name] = [one["throughput"]["requests_per_s"] * one["e2e_s"]["mean"] for one in sweep[name]]
+    working[name] = [one["throughput"]["requests_per_s"] * one["computing_s"]["mean"] for one in sweep[name]]
+    print(f"{name}: at most {max(working[name]):.1f} of {B} places are in service, on average")
+    assert all(one <= B + 1e-6 for one in working[name])
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(8.6, 2.8))
 for name, knee in (("orca", knees["orca, with prompts"]), ("static", knees["static"])):
-    inside = [one["throughput"]["requests_per_s"] * one["e2e_s"]["mean"] for one in sweep[name]]
     colour, mark = LOOK[name]
-    axes.plot([rate / knee for rate in RATES], inside, mark + "-", color=colour, label=f"{name}: in the system")
-    working = [one["throughput"]["requests_per_s"] * one["computing_s"]["mean"] for one in sweep[name]]
-    axes.plot([rate / knee for rate in RATES], working, mark + ":", color=colour, label=f"{name}: in service")
-    assert all(one <= B + 1e-6 for one in working)
-    print(f"{name}: at most {max(working):.1f} of {B} places are in service, in the mean")
+    rho = [rate / knee for rate in RATES]
+    axes.plot(rho, inside[name], mark + "-", color=colour, label=f"{name}: in the system")
+    axes.plot(rho, working[name], mark + ":", color=colour, label=f"{name}: in service")
 axes.axhline(B, color="black", linewidth=0.8)
 axes.axvline(1, color="black", linewidth=0.8, linestyle=":")
 axes.text(3.1, B + 1.5, "16 places", fontsize=8)
 axes.set_xlabel("utilisation: rate / knee as computed")
-axes.set_ylabel("requests, in the mean")
+axes.set_ylabel("requests, on average")
 axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 axes.set_title("Little's law: rate of leaving times time inside", loc="left", fontsize=10)
 figure.tight_layout()
@@ -356,9 +367,9 @@ figure.tight_layout()
 #
 # ## Goodput: answers in time
 #
-# A throughput does not say whether the answers are of use. *Goodput* is the number of requests in a second whose first
-# token and whose later tokens both come within bounds. Here: 500 ms to the first token (TTFT), 25 ms for each further
-# one in the mean (TPOT).
+# Throughput does not say whether the answers are of any use. *Goodput* is the number of requests in a second whose
+# first token and whose later tokens both come within bounds. Here: 500 ms to the first token (TTFT), 25 ms for each
+# further one on average (TPOT).
 #
 # ### The source that matters
 #
@@ -369,35 +380,38 @@ figure.tight_layout()
 # %%
 show_source(parse_goodput, Life.latencies.fget, Arrival.times)
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # **A prediction.** At 30 requests a second, one and a half times the knee, `orca` still serves as many requests as it
-# can. What is its goodput: about as high as at the knee, half of it, or next to nothing? And what becomes of
-# `fastserve`, whose first tokens come early?
+# can. Before you look: what is its goodput, about as high as at the knee, half of it, or next to nothing? And what
+# becomes of `fastserve`, whose first tokens come early?
 
 # %%
-offered = {}
+good = {name: [one["goodput"]["requests_per_s"] for one in runs] for name, runs in sweep.items()}
+for name in ("orca", "fastserve", "fluid"):
+    print(f"{name:10} at best {max(good[name]):4.1f} in time a second, at {RATES[-1]} a second {good[name][-1]:4.1f}")
+print("in time, % of all requests, at", RATES)
+for name, runs in sweep.items():
+    print(f"{name:10}", *[f"{100 * one['goodput']['requests'] / one['requests']['total']:4.0f}" for one in runs])
+
+# %% tags=["plot"]
 figure, panels = plt.subplots(1, 2, figsize=(9.4, 3), sharey=True)
 for axes, names in zip(panels, groups):
     for name in names:
         colour, mark = LOOK[name]
-        good = [one["goodput"]["requests_per_s"] for one in sweep[name]]
-        offered[name] = [one["goodput"]["requests"] / one["requests"]["total"] for one in sweep[name]]
-        axes.plot(RATES, good, mark + "-", color=colour, label=name)
+        axes.plot(RATES, good[name], mark + "-", color=colour, label=name)
     axes.set_xlabel("requests a second, offered")
     axes.legend(frameon=False, fontsize=8, ncols=2)
 panels[0].set_ylabel("answers in time, a second")
 figure.suptitle("Goodput of chat: 500 ms to the first token, 25 ms a further one", fontsize=10)
 figure.tight_layout()
-# %%
-for name in ("orca", "fastserve", "fluid"):
-    good = [one["goodput"]["requests_per_s"] for one in sweep[name]]
-    print(f"{name:10} at best {max(good):4.1f} in time a second, at {RATES[-1]} a second {good[-1]:4.1f}")
-print("in time, % of all requests, at", RATES)
-for name, parts in offered.items():
-    print(f"{name:10}", *[f"{100 * part:4.0f}" for part in parts])
 
 # %% [markdown]
-# The same by hand, for one run, from the table of its requests (`docs/library.md`):
+# Goodput falls beyond the knee, where throughput only stops growing: a server that makes all wait their turn answers
+# all of them late. In 96 requests the queue has little time to grow, and `orca` loses a fifth or so; a longer run loses
+# more. `fastserve` loses too, but misses the other bound. A technique can be chosen by that.
+
+# %% [markdown]
+# The goodput of one run by hand, from the table of its requests (`docs/library.md`):
 
 # %%
 table = play("orca", chat.requests(25), model=MODEL, dtype="float16", hardware=GPU, kv_memory="24GiB", max_batch=16)
@@ -406,10 +420,6 @@ print(sum(in_time), "of", len(in_time))
 assert sum(in_time) == sweep["orca"][RATES.index(25)]["goodput"]["requests"]
 
 # %% [markdown]
-# Goodput falls behind the knee, where throughput only stops growing: a server that lets all wait in turn answers all of
-# them late. In 96 requests the queue has little time to grow, and `orca` loses a fifth or so; a longer run loses more.
-# `fastserve` loses too, but misses the other bound. A technique can be chosen by that.
-#
 # ## What each one pays
 #
 # Times say *that* a technique is slower. Counts say *why*. Here are conversations of four turns, with 4 GiB of memory.
@@ -430,9 +440,9 @@ columns = {
     "in time": lambda one: one["goodput"]["requests"],
 }
 values = {name: [count(one) for count in columns.values()] for name, one in paid.items()}
-most = [max(column) or 1 for column in zip(*values.values())]
 
 
+# %% tags=["plot"]
 def heat(axes, values, shades, across, form="{:,.0f}", **look):
     """Numbers in boxes, darker where `shades` are larger."""
     axes.imshow(shades, cmap="Blues", vmin=0, vmax=1.25, aspect="auto")
@@ -447,6 +457,7 @@ def heat(axes, values, shades, across, form="{:,.0f}", **look):
 
 
 figure, axes = plt.subplots(figsize=(9.4, 3.8))
+most = [max(column) or 1 for column in zip(*values.values())]
 shades = [[value / top for value, top in zip(line, most)] for line in values.values()]
 heat(axes, [*values.values()], shades, columns, names=values)
 axes.xaxis.tick_top()
@@ -456,10 +467,11 @@ figure.tight_layout()
 # Read a line as a bill. `static`, `dynamic` and `baton` pay in idle tokens. `fusion` refuses what is longer than a
 # buffer (chapter 5). `pensieve` computes nothing again and copies instead. `baton-pd` copies most, `fastserve`
 # evicts most. The last three columns are what the bill comes to here.
-#
+
+# %% [markdown] tags=["prediction"]
 # ## Two of them at the knee
 #
-# Twenty requests with answers of 21 tokens in the mean, four places, iterations of about 9 ms: they arrive at the rate
+# Twenty requests with answers of 21 tokens on average, four places, iterations of about 9 ms: they arrive at the rate
 # of that knee, $4 / (21 \cdot 9 \text{ ms})$. Here are `orca` and `fastserve`, iteration by iteration. Before you press
 # play: which requests of `orca` wait longest, and what do others pay under `fastserve` so that these need not wait?
 
@@ -479,19 +491,25 @@ for run in at_knee:
 replay(*at_knee)
 
 # %% [markdown]
-# Under `orca`, those wait longest that arrive when the queue is longest, however short their answers are. Under
+# Under `orca`, the requests that arrive when the queue is longest wait longest, however short their answers are. Under
 # `fastserve` a first token hardly waits, and each eviction is a pause in the middle of another answer.
-#
+
+# %% [markdown] tags=["prediction"]
 # ## One knob: places
 #
-# More places let more requests share the reading of the weights, and each iteration takes longer for all. What do you
-# expect of goodput at a fixed rate when the places double, and double again? And of the 99th percentile of TPOT?
+# More places let more requests share the reading of the weights, and each iteration takes longer for all. Predict what
+# happens to goodput at a fixed rate, and to the 99th percentile of TPOT, when the places double, and double again.
 
 # %%
 PLACES = [8, 16, 32, 64]
 turned = ["static", "baton-pd", "fusion", "vllm", "orca", "fastserve"]
 knob = {name: [once(name, chat.requests(24), places) for places in PLACES] for name in turned}
 fluid = once("fluid", chat.requests(24))
+for places, one in zip(PLACES, knob["orca"]):
+    first, further, in_time = ms(one, "ttft_s", "p99"), ms(one, "tpot_s", "p99"), one["goodput"]["requests"]
+    print(f"orca with {places:2}: first token {first:6.0f} ms, a further one {further:4.1f} ms, {in_time} in time")
+
+# %% tags=["plot"]
 figure, panels = plt.subplots(1, 3, figsize=(10.4, 2.9))
 rows = (
     ("first token, ms, p99", lambda one: ms(one, "ttft_s", "p99")),
@@ -512,10 +530,6 @@ for axes in panels[:2]:
 panels[2].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 figure.suptitle("chat, 24 requests a second", fontsize=10)
 figure.tight_layout()
-# %%
-for places, one in zip(PLACES, knob["orca"]):
-    first, further, good = ms(one, "ttft_s", "p99"), ms(one, "tpot_s", "p99"), one["goodput"]["requests"]
-    print(f"orca with {places:2}: first token {first:6.0f} ms, a further one {further:4.1f} ms, {good} in time")
 
 # %% [markdown]
 # With 32 places `orca` is level with `fluid`: what the sweep showed was the knob, not the idea. A comparison in which
@@ -546,16 +560,24 @@ for kind, (workload, rate, memory, count) in many_kinds.items():
 parts = {
     key: [100 * one["goodput"]["requests"] / one["requests"]["total"] for one in runs] for key, runs in found.items()
 }
+contenders = ["fusion", "vllm", "orca", "pensieve", "fastserve", "fluid"]
+for kind in many_kinds:
+    order = sorted(contenders, key=lambda name: -mean(parts[kind, name]))
+    kept = [
+        all(a >= b for a, b in zip(parts[kind, one], parts[kind, other])) and parts[kind, one] != parts[kind, other]
+        for one, other in zip(order, order[1:])
+    ]
+    print(f"{kind:17}", order[0], *[f"{'>' if sure else '~'} {name}" for name, sure in zip(order[1:], kept)])
 
-# %%
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(9.4, 3.6))
 grid = [[mean(parts[kind, name]) for name in asked] for kind in many_kinds]
 heat(axes, grid, [[value / 100 for value in line] for line in grid], asked, names=many_kinds)
 axes.set_title("requests in time, % of all, mean of three seeds", loc="left", fontsize=10)
 figure.tight_layout()
-# %%
+
+# %% tags=["plot"]
 figure, axes = plt.subplots(figsize=(9.4, 3))
-contenders = ["fusion", "vllm", "orca", "pensieve", "fastserve", "fluid"]
 for x, kind in enumerate(many_kinds):
     for i, name in enumerate(contenders):
         colour, mark = LOOK[name]
@@ -568,20 +590,14 @@ axes.set_ylim(-4, 104)
 axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 axes.set_title("each seed a mark", loc="left", fontsize=10)
 figure.tight_layout()
-for kind in many_kinds:
-    order = sorted(contenders, key=lambda name: -mean(parts[kind, name]))
-    kept = [
-        all(a >= b for a, b in zip(parts[kind, one], parts[kind, other])) and parts[kind, one] != parts[kind, other]
-        for one, other in zip(order, order[1:])
-    ]
-    print(f"{kind:17}", order[0], *[f"{'>' if sure else '~'} {name}" for name, sure in zip(order[1:], kept)])
 
 # %% [markdown]
-# `>` stands where no seed has it the other way round, `~` where one has, or where the two are equal with all seeds.
+# In the printed lines, `>` stands where no seed has it the other way round, `~` where one has, or where the two are
+# equal with all seeds.
 #
-# No column is dark from top to bottom. `fluid` is in front in five rows of seven, alone or level with `fastserve` or
-# `pensieve`, and falls behind where a beginning is shared. `fastserve` is in front where first tokens are what is late,
-# and no help where prompts take most of the time. `baton-pd` is at home where prompts are equally long: it computes
+# No column is dark from top to bottom. `fluid` leads in five rows of seven, alone or level with `fastserve` or
+# `pensieve`, and falls behind where a beginning is shared. `fastserve` leads where it is first tokens that are late,
+# and is no help where prompts take most of the time. `baton-pd` is at home where prompts are equally long: it computes
 # them together, before a row is free (chapter 9). `static` is late everywhere at these rates. `fusion` pays for prompts
 # beside the main stream, and for buffers of equal width, in which nothing fits with small memory. That `fusion` reads
 # adjacent buffers is a difference in code, which virtual time does not know.
@@ -597,18 +613,20 @@ causes = {
     "one beginning:\nprompt tokens computed": ("one beginning", lambda one: one["tokens"]["prefill"]),
     "small memory:\nrequests in a batch": ("small memory", lambda one: one["mean_batch_size"]),
 }
-figure, panels = plt.subplots(1, 4, figsize=(10, 2.8), sharey=True)
 shown = ["vllm", "orca", "pensieve", "fastserve", "fluid"]
-for axes, (title, (kind, count)) in zip(panels, causes.items()):
-    axes.barh(
-        range(5), [mean(map(count, found[kind, name])) for name in shown], color=[LOOK[name][0] for name in shown]
-    )
+counted = {title: [mean(map(count, found[kind, one])) for one in shown] for title, (kind, count) in causes.items()}
+
+# %% tags=["plot"]
+figure, panels = plt.subplots(1, 4, figsize=(10, 2.8), sharey=True)
+for axes, (title, lengths_of_bars) in zip(panels, counted.items()):
+    axes.barh(range(5), lengths_of_bars, color=[LOOK[name][0] for name in shown])
     axes.set_yticks(range(5), shown)
     axes.set_title(title, loc="left", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(3))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 panels[0].invert_yaxis()
 figure.tight_layout()
+
 # %% [markdown]
 # - *Documents*: a prompt of a thousand tokens takes an iteration that everyone waits for. `fluid` cuts it.
 # - *Conversations*: only `pensieve` still has the history. *One beginning*: those that share it compute it once, the
@@ -634,21 +652,25 @@ for one, two in zip(cut, found["documents", "fluid"]):
     assert abs(one["latency_bound_s"] / two["latency_bound_s"] - 1) < 0.03
 
 # %% [markdown]
-# The same gaps, but for 3% at most: the budget of `fluid` does not count single tokens. What wins on documents is
+# The gaps are the same to within 3%: the budget of `fluid` does not count single tokens. What wins on documents is
 # cutting prompts, and in the other two rows it is places, under whichever name.
-# %% [markdown]
+#
 # ## Where a sweep loses
 #
-# **1. Behind the knee the numbers depend on how long you look.** The queue grows until the last request has come.
+# **1. Beyond the knee the numbers depend on how long you look.** The queue grows until the last request has come.
 
 # %%
 COUNTS = [50, 100, 200, 300]
-figure, axes = plt.subplots(figsize=(7, 2.6))
 grown = {}
-for rho, colour, mark in ((0.7, GREEN, "o"), (1.0, ORANGE, "s"), (1.4, RED, "^")):
+for rho in (0.7, 1.0, 1.4):
     rate = rho * knees["orca, with prompts"]
     grown[rho] = [ms(once("orca", chat.requests(rate, count)), "ttft_s", "p99") for count in COUNTS]
-    axes.plot(COUNTS, grown[rho], mark + "-", color=colour, label=f"{rho:g} of the knee")
+    print(f"{rho:g} of the knee, runs of {COUNTS}: first token p99", *[f"{one:6.0f} ms" for one in grown[rho]])
+
+# %% tags=["plot"]
+figure, axes = plt.subplots(figsize=(7, 2.6))
+for (rho, line), colour, mark in zip(grown.items(), (GREEN, ORANGE, RED), "os^"):
+    axes.plot(COUNTS, line, mark + "-", color=colour, label=f"{rho:g} of the knee")
 axes.set_yscale("log")
 axes.set_xticks(COUNTS)
 axes.set_xlabel("requests in the run")
@@ -658,10 +680,10 @@ axes.set_title("orca, chat, 16 places", loc="left", fontsize=10)
 figure.tight_layout()
 
 # %% [markdown]
-# Compare knees and goodput, and latencies before the knee. A ratio of two latencies behind it can be made as large as
-# one likes, by a longer run.
+# Compare knees and goodput, and latencies before the knee. A ratio of two latencies beyond it can be made as large as
+# you like, by a longer run.
 #
-# **2. Workloads drift.** Chat is measured, and then a part of the requests is documents.
+# **2. Workloads drift.** Chat is measured, and then some of the requests are documents.
 
 
 # %%
@@ -673,20 +695,23 @@ def drifted(part, rate, count, seed=0):
 
 
 PARTS = [0, 0.15, 0.3, 0.45, 0.6]
-figure, axes = plt.subplots(figsize=(7, 2.8))
 after = {}
+print("in time, % of all requests, where so many are documents:", PARTS)
 for name in ("static", "baton-pd", "fusion", "vllm", "orca", "fluid"):
-    colour, mark = LOOK[name]
     after[name] = [once(name, drifted(part, 20, 80), 32)["goodput"]["requests"] / 0.8 for part in PARTS]
-    axes.plot([100 * part for part in PARTS], after[name], mark + "-", color=colour, label=name)
+    print(f"{name:10}", *[f"{value:4.0f}" for value in after[name]])
+
+# %% tags=["plot"]
+figure, axes = plt.subplots(figsize=(7, 2.8))
+for name, line in after.items():
+    colour, mark = LOOK[name]
+    axes.plot([100 * part for part in PARTS], line, mark + "-", color=colour, label=name)
 axes.set_xlabel("% of the requests that are documents")
 axes.set_ylabel("% in time")
 axes.set_ylim(0, 104)
 axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 axes.set_title("chat drifts, 20 requests a second", loc="left", fontsize=10)
 figure.tight_layout()
-for name, values in after.items():
-    print(f"{name:10}", *[f"{value:4.0f}" for value in values])
 
 # %% [markdown]
 # `static` was late from the start. `orca` loses little, and `vllm`, whose long prompts run alone and hold up everyone's
@@ -709,8 +734,8 @@ for name, values in after.items():
 # 4. Long prompts beside answers that stream: cut the prompts (*the causes; drift*).
 # 5. Texts that are computed again, in conversations or behind one beginning: keep or share KV (*the causes*).
 # 6. Memory for fewer requests than there are places: blocks instead of reservation, and evict (*the map*).
-# 7. First tokens matter most, behind the knee: `fastserve`, and watch the longest gap (*the replay; the sweep*).
-# 8. A difference that a seed turns round is none (*each seed a mark*).
+# 7. First tokens matter most, beyond the knee: `fastserve`, and watch the longest gap (*the replay; the sweep*).
+# 8. A difference that another seed flips is no difference (*each seed a mark*).
 #
 # ## Exercises
 #
@@ -724,7 +749,7 @@ for name, values in after.items():
 #    `static` and `orca`, with 16 places. *Hint: what is the longest of 16 answers now?*
 #    <details><summary>Answer</summary>
 #    `static` goes from 7.7 to 11.3 a second: its batches last 80 iterations instead of 130 or so. `orca` goes from 18.6
-#    to 17.5: requests that joined together now leave together, so that many prompts meet in one iteration.
+#    to 17.5: requests that joined together now leave together, so many prompts meet in one iteration.
 #    </details>
 # 3. Which technique has the most requests in time at 25 a second if the bounds are 50 ms to the first token and 50 ms
 #    for each further one? And with 2 s and 15 ms? *Hint: assign to `BOUNDS`.*
@@ -754,7 +779,7 @@ for name, values in after.items():
 #   measure is the time for all. That measures throughput; a first token that comes late costs nothing. Its batches have
 #   2 to 10 places.
 # - Pensieve (3.6.1) takes turns and lengths from ShareGPT, a collection of chats, draws arrivals as Poisson, and lets
-#   users think for a minute in the mean. It also shows conversations of five turns and more (3.6.4), its best case, as
+#   users think for a minute on average. It also shows conversations of five turns and more (3.6.4), its best case, as
 #   such, and other thinking times (3.6.5).
 # - FluidInfer (6.1) takes the first turn of ShareGPT's conversations only, Poisson, in simulation. `pensieve` could
 #   keep nothing there.

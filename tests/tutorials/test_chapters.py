@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from minifuse.cli.tutorial import Chapter, chapters
+from minifuse.labs.chapter import PLOT, PREDICTION, QUESTION, TASK
 from minifuse.papers import EXPERIMENTS
 
 pytestmark = pytest.mark.tutorials
@@ -34,6 +35,7 @@ BOX_WORDS = (120, 350)
 VERDICTS = re.compile(r"\b(agrees?|below|above|undecided|not measured)\b")
 PAPERS = {"05": "flover", "06": "flover", "07": "batchmaker", "08": "pensieve", "09": "baton", "10": "fluidinfer"}
 FIGURE = re.compile(r"\b[a-z]+-(?:(?:fig|table)\d+(?:\.\d+)?|short\b)")
+DRAWS, COMPUTES = re.compile(r"\bplt\.(?:subplots|figure)\("), re.compile(r"\bassert\b|\bplay\(")
 FOREIGN = re.compile(r"/(?:work|root|home|opt|tmp)/")  # paths of the machine on which it ran
 
 
@@ -103,6 +105,30 @@ def test_the_boxes_name_every_figure_of_the_papers() -> None:
     named = {(PAPERS[number], name) for number in PAPERS for name in FIGURE.findall(box(CHAPTERS[int(number) - 1]))}
     figures = {(figure.group, name) for name, figure in EXPERIMENTS.items()}
     assert named == {(group, name) for group, name in figures if group in PAPERS.values()}
+
+
+def test_what_asks_draws_and_is_to_be_written_has_its_tag(chapter: Chapter) -> None:
+    asked = drawn = tasks = 0
+    for cell in jupytext.read(chapter.source).cells:
+        tags = cell.metadata.get("tags", ())
+        if PREDICTION in tags:
+            asked += 1
+            assert cell.cell_type == "markdown" and QUESTION.search(cell.source), cell.source[:80]
+        if DRAWS.search(cell.source) and cell.cell_type == "code":
+            drawn += 1
+            assert PLOT in tags, f"it draws, and has no tag: {cell.source[:80]}"
+        if PLOT in tags:
+            assert not COMPUTES.search(cell.source), f"it draws and does more: {cell.source[:80]}"
+        tasks += TASK in tags
+    assert asked
+    assert drawn
+    assert tasks == (3 <= int(chapter.number) <= 10)
+
+
+def test_a_right_solution_passes_its_check(chapter: Chapter) -> None:
+    checks = [str(one.get("data", {})) for one in outputs(chapter.notebook) if "no law is broken on" in str(one)]
+    assert len(checks) == (3 <= int(chapter.number) <= 10)
+    assert all("passed: " in one for one in checks)
 
 
 def test_it_runs_from_top_to_bottom(chapter: Chapter) -> None:

@@ -1,15 +1,21 @@
-"""Colours for pictures: a request has the same colour in all of them."""
+"""Colours for pictures: what a colour means on the replay page, it means in a notebook."""
 
 from __future__ import annotations
+
+import re
 
 from minifuse.core.errors import UsageError
 from minifuse.io.parsing import did_you_mean, one_of
 from minifuse.show.notebook.played import Played
+from minifuse.show.page import PAGE
 
 # Okabe and Ito's colours, with brown instead of black, as on the replay page (theme.js).
 HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442")
 INK, SOFT = "#1a1d21", "#5b6470"  # of words and lines
-FREE, WAIT, IDLE = "#eef0f3", "#c4cad2", "#b23b00"
+FREE, IDLE = "#eef0f3", "#b23b00"
+_DECLARED = re.compile(r"--([\w-]+): (#[0-9a-f]{6});")
+_STYLE = (PAGE / "style.css").read_text(encoding="utf-8")
+STATES = dict(reversed(_DECLARED.findall(_STYLE)))  # the page's light theme, which comes first: name -> #rrggbb
 LIGHTER, DARKER = 0.38, 0.36
 LIGHT = 0.3  # luminance above which black is easier to read than white
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from minifuse.model.choices import check_choice
-from minifuse.show.notebook.colours import FREE, HUES, IDLE, INK, WAIT, ink_on, owner_colour, tint
+from minifuse.show.notebook.colours import IDLE, INK, STATES, ink_on, owner_colour, tint
 from minifuse.show.notebook.picture import Picture, check_runs, explain, plain
 from minifuse.show.notebook.played import Played
 from minifuse.show.timeline import (
@@ -39,16 +39,17 @@ ROW, HEAD, NARROWEST, WIDEST = 0.28, 0.75, 4.8, 9.6  # inches
 HIGH = 0.78  # height of a bar, as a part of its row
 MS = 1e3
 MOST_LETTERS, MOST_RULES = 90, 120  # most columns that get letters, and that get lines between them
-PATTERNS = {  # of each sign
-    WAITING: "",
-    PREPROCESSING: "xxxx",
-    READY: "....",
-    PROMPT: "////",
-    RUNNING: "",
-    HELD: "",
-    SUSPENDED: "\\\\\\\\",
-    IDLE_SIGN: "xxxx",
+LOOKS = {  # of each sign, as on the replay page (lanes.js): fill, pattern, and the pattern's colour
+    WAITING: ("waiting-soft", "...", "waiting"),
+    PREPROCESSING: ("apart", "////", "panel"),
+    READY: ("ready-soft", "---", "ready"),
+    PROMPT: ("prompt", "|||", "panel"),
+    RUNNING: ("running", "", "panel"),
+    HELD: ("held", "", "panel"),
+    SUSPENDED: ("suspended-soft", "xxx", "suspended"),
+    IDLE_SIGN: ("idle-soft", "\\\\\\\\", "idle"),
 }
+NUM_TASKS = 7  # colours of types of cells
 
 
 class Span(NamedTuple):
@@ -64,8 +65,8 @@ def draw_lanes(*played: Played, by: By = "iterations") -> Picture:
 
         draw_lanes(play("static", requests), play("orca", requests), by="time")
 
-    Runs are drawn one above the other. A request has its own colour while it computes, striped during its prompt, and
-    grey while it waits. A black line marks its end. Computing that goes on after the end is cross-hatched.
+    Runs are drawn one above the other. Colours and patterns say what a request does, as on the replay page. Names have
+    the requests' own colours, as in `draw_memory`. A black line marks the end of a request.
 
     Args:
         by: "iterations" draws a column for each iteration, with its number, and for each pause; "time" draws
@@ -86,9 +87,9 @@ def draw_lanes(*played: Played, by: By = "iterations") -> Picture:
     for axes in every:
         axes.set_xlim(0, right)
     every[-1].set_xlabel("iteration" if by == "iterations" else f"ms of {_clock(played)} time", fontsize=9)
-    legend = {MEANINGS[sign]: _look(sign, HUES[0]) for sign in PATTERNS if sign in seen}
+    legend = {MEANINGS[sign]: _look(sign) for sign in LOOKS if sign in seen}
     letters = {sign: cell for run in played for cell, sign in letters_of(run.history).items()}
-    legend |= {f"{sign}: computes a node of {cell}": _look(RUNNING, HUES[0]) for sign, cell in letters.items()}
+    legend |= {f"{sign}: computes a node of {cell}": _task(i) for i, (sign, cell) in enumerate(letters.items())}
     explain(picture, legend)
     return picture
 
@@ -97,9 +98,8 @@ def _draw(axes: Axes, run: Played, by: By) -> set[str]:
     """Draw one run; return the signs that occur."""
     stories = run.history.by_arrival
     lanes = _by_iteration(run) if by == "iterations" else _by_time(run)
-    cells = letters_of(run.history).values()
+    cells = [*letters_of(run.history).values()]
     for row, story in enumerate(stories):
-        own = owner_colour(run, story.id)
         for sign, start, stop in lanes[story.id]:
             if sign in (ENDED, BROKEN_OFF):
                 across = [row - HIGH / 2, row + HIGH / 2]
@@ -108,12 +108,14 @@ def _draw(axes: Axes, run: Played, by: By) -> set[str]:
                     [stop, stop], across, color=colour, linewidth=2.5, zorder=3, clip_on=False, gid=f"end {story.id}"
                 )
                 continue
-            look = _look(RUNNING if sign in cells else sign, own)
+            look = _task(cells.index(sign)) if sign in cells else _look(sign)
             box = Rectangle((start, row - HIGH / 2), stop - start, HIGH, gid=f"{sign} {story.id}", **look)
             axes.add_patch(box)
             if sign in cells and by == "iterations" and len(columns_of(run.history)) <= MOST_LETTERS:
                 for column in range(round(start), round(stop)):
-                    axes.text(column + 0.5, row, sign, ha="center", va="center", fontsize=7, color=ink_on(own))
+                    axes.text(
+                        column + 0.5, row, sign, ha="center", va="center", fontsize=7, color=ink_on(look["facecolor"])
+                    )
     axes.set_yticks(range(len(stories)), [story.id for story in stories])
     axes.set_ylim(len(stories) - 0.4, -0.6)
     ends = [span.stop for spans in lanes.values() for span in spans]
@@ -141,18 +143,15 @@ def _clock(played: tuple[Played, ...]) -> str:
     return " and ".join(clocks)
 
 
-def _look(sign: str, own: str) -> dict[str, Any]:
-    """Return how a request's sign is drawn, as arguments of a `Patch`."""
-    look = {"facecolor": own, "edgecolor": ink_on(own), "hatch": PATTERNS[sign], "linewidth": 0.0}
-    if sign == WAITING:
-        look["facecolor"] = WAIT
-    elif sign in (READY, SUSPENDED):
-        look |= {"facecolor": FREE, "edgecolor": own}
-    elif sign == HELD:
-        look["facecolor"] = tint(own, 0.7)
-    elif sign == IDLE_SIGN:
-        look |= {"facecolor": "white", "edgecolor": IDLE}
-    return look
+def _look(sign: str) -> dict[str, Any]:
+    """Return how a sign is drawn, as arguments of a `Patch`."""
+    fill, pattern, ink = LOOKS[sign]
+    return {"facecolor": STATES[fill], "edgecolor": STATES[ink], "hatch": pattern, "linewidth": 0.0}
+
+
+def _task(number: int) -> dict[str, Any]:
+    """Return how nodes of a type of cell are drawn, by the number of the type."""
+    return {"facecolor": STATES[f"task-{number % NUM_TASKS}"], "linewidth": 0.0}
 
 
 def _by_iteration(run: Played) -> dict[str, list[Span]]:

@@ -11,10 +11,11 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from minifuse.core.errors import UsageError
-from minifuse.show.notebook.colours import owner_colour
-from minifuse.show.notebook.lanes import PATTERNS, draw_lanes
+from minifuse.show.notebook.colours import owner_colour, tint
+from minifuse.show.notebook.lanes import LOOKS, draw_lanes
 from minifuse.show.notebook.picture import Picture
 from minifuse.show.notebook.played import Played
+from minifuse.show.page import PAGE
 from minifuse.show.timeline import (
     ENDED,
     HELD,
@@ -33,6 +34,16 @@ from .runs import run_of
 from .words import assert_no_words_overlap
 
 COMPUTES = (RUNNING, PROMPT, PREPROCESSING)
+FILLS = {  # what each sign is filled with, by the names of the page's style
+    WAITING: "waiting-soft",
+    PREPROCESSING: "apart",
+    READY: "ready-soft",
+    PROMPT: "prompt",
+    RUNNING: "running",
+    HELD: "held",
+    SUSPENDED: "suspended-soft",
+    IDLE: "idle-soft",
+}
 
 
 def boxes(axes: Axes) -> list[tuple[str, str, Rectangle]]:
@@ -135,11 +146,20 @@ def test_each_request_has_a_row_and_ends_once(by: Any) -> None:
         assert box.get_y() < rows[name] < box.get_y() + box.get_height()
 
 
-def test_requests_have_their_own_colours() -> None:
+@pytest.mark.parametrize("name", ["static", "baton-pd", "vllm"])
+def test_colours_are_those_of_the_replay_page(name: str) -> None:
+    (axes,) = draw_lanes(run_of(name)).axes
+    seen = {sign: to_hex(box.get_facecolor()) for sign, _, box in boxes(axes)}
+    style = (PAGE / "style.css").read_text().partition("@media")[0]
+    assert seen.items() <= {sign: style.split(f"--{fill}: ")[1][:7] for sign, fill in FILLS.items()}.items()
+    assert len({*seen.values()}) == len(seen) > 2
+
+
+def test_names_have_the_colour_of_their_request() -> None:
     run = run_of("orca")
     (axes,) = draw_lanes(run).axes
-    seen = {name: to_hex(box.get_facecolor()) for sign, name, box in boxes(axes) if sign == RUNNING}
-    assert seen == {name: owner_colour(run, name) for name in run.tokens}
+    seen = {label.get_text(): label.get_color() for label in axes.get_yticklabels()}
+    assert seen == {name: tint(owner_colour(run, name), 0.35, towards=0) for name in run.tokens}
     assert len({*seen.values()}) == len(seen)
 
 
@@ -147,7 +167,7 @@ def test_the_legend_tells_what_occurs_and_nothing_else() -> None:
     for name in ("static", "orca", "baton-pd", "vllm"):
         picture = draw_lanes(run_of(name))
         occurring = {sign for sign, *_ in boxes(picture.axes[0])}
-        assert words_of(picture) == [MEANINGS[sign] for sign in PATTERNS if sign in occurring]
+        assert words_of(picture) == [MEANINGS[sign] for sign in LOOKS if sign in occurring]
     assert MEANINGS[IDLE] in words_of(draw_lanes(run_of("static")))
 
 
