@@ -25,7 +25,7 @@ KINDS: dict[str, tuple[tuple[str, ...], str]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_techniques_of_a_kind_are_shown_from_beginning_to_end(screen: Screen, pages: Pages, kind: str) -> None:
     names, model = KINDS[kind]
-    screen.open(pages(*names, model=model))
+    screen.open(pages(*names, model=model), "#i=0")
     for k, (name, title) in enumerate(
         zip(names, screen.js("return app.runs.map((model) => model.run.title)"), strict=True)
     ):
@@ -55,7 +55,7 @@ def test_three_techniques_of_a_kind_are_shown_from_beginning_to_end(screen: Scre
 
 
 def test_keys(screen: Screen, pages: Pages) -> None:
-    screen.open(pages("static", "vllm"))
+    screen.open(pages("static", "vllm"), "#i=0")
     last = screen.js("return app.main.length - 1")
     screen.press("right", "right", "right", "left")
     assert screen.state()["position"] == 2
@@ -99,7 +99,7 @@ def test_dialogs_close_and_nothing_may_be_sent(screen: Screen, pages: Pages) -> 
 
 
 def test_space_plays_and_pauses(screen: Screen, pages: Pages) -> None:
-    screen.open(pages("static", "vllm"))
+    screen.open(pages("static", "vllm"), "#i=0")
     screen.choose("speed", "5 a second")
     screen.press(" ")
     assert screen.find("#play").text == "Pause"
@@ -113,7 +113,7 @@ def test_space_plays_and_pauses(screen: Screen, pages: Pages) -> None:
 
 
 def test_the_scrubber_follows_the_mouse(screen: Screen, pages: Pages) -> None:
-    screen.open(pages("static", "vllm"))
+    screen.open(pages("static", "vllm"), "#i=0")
     width = screen.find("#scrubber").size["width"]
     screen.click_at("#scrubber", width / 2, 14)
     last = screen.js("return app.main.length - 1")

@@ -73,8 +73,9 @@ def test_cards_count_what_was_done_and_mark_when(screen: Screen, tmp_path: Path,
     assert words.format(sum(told.values())) in next(iter(cards(screen.open(page)).values()))
     marks, kinds, starts, end = screen.js(
         "const [card] = app.overview.cards, {surface, model, actions} = card, marks = [];"
-        "surface.rect = (x, y, w, h) => h === 4 && marks.push([y, x]); app.overview.drawCard(card, surface, 1000);"
-        "delete surface.rect; return [marks, actions.map(({kind}) => kind), [...model.starts], card.longest]"
+        "surface.rect = (x, y, w, h) => w === 2 && h === 4 && marks.push([y, x]);"
+        "app.overview.drawCard(card, surface, 1000);"
+        "delete surface.rect; return [marks, actions.map(({kind}) => kind), [...model.starts], app.overview.last]"
     )
     rows: dict[float, list[float]] = {}
     for y, x in marks:
@@ -137,14 +138,28 @@ def test_cards_mark_a_run_that_was_cut_off_and_count_one_iteration(
     said = cards(screen.open(page))
     assert "cut off" in said["static"]
     assert "cut off" not in said["vllm"]
-    assert "1 iteration in " in said["vllm"]
+    assert " · 1 iteration · " in said["vllm"]
     assert "nothing was evicted" in said["vllm"]
     told["runs"][1]["notice"] = "It was cut off."
     page.write_text(assemble(told))
     assert "nothing was evicted" not in cards(screen.open(page))["vllm"], "it may have been, later"
 
 
-def test_cards_have_scales_of_their_own_where_one_run_sets_aside_far_more(
+MEMORY = """
+const proto = CanvasRenderingContext2D.prototype, {lineTo} = proto, found = []; let least;
+proto.lineTo = function (x, y) { least = Math.min(least, y); return lineTo.call(this, x, y); };
+for (const card of app.overview.cards) {
+  least = 1e9;
+  app.overview.drawCard(card, card.surface, 300);
+  const {model: {reserved, used}} = card;
+  found.push([card.canvas.clientHeight - 1 - least, Math.max(...reserved, ...used)]);
+}
+Object.assign(proto, {lineTo});
+return found;
+"""
+
+
+def test_memory_has_one_scale_in_all_cards_and_a_card_says_what_is_beyond_it(
     screen: Screen, traces: Traces, tmp_path: Path
 ) -> None:
     told = record([read_run(trace) for trace in traces("static", "vllm", "orca")])
@@ -152,17 +167,68 @@ def test_cards_have_scales_of_their_own_where_one_run_sets_aside_far_more(
     page.write_text(assemble(told))
     screen.open(page)
     assert "on one scale" in screen.text("overview")
+    assert "beyond" not in "".join(cards(screen).values())
+    drawn = screen.js(MEMORY)
+    top = max(most for _, most in drawn)
+    assert len({most for _, most in drawn}) > 1, "they must differ for the test to mean something"
+    assert [height for height, _ in drawn] == pytest.approx([14 * most / top for _, most in drawn])
     for step in told["runs"][0]["steps"]:
         if "kv" in step:
             step["kv"][1] *= 100
     page.write_text(assemble(told))
-    screen.open(page)
-    assert "on a scale of each card" in screen.text("overview")
-    highest = screen.js(
-        "const proto = CanvasRenderingContext2D.prototype, {lineTo} = proto, found = []; let least;"
-        "proto.lineTo = function (x, y) { least = Math.min(least, y); return lineTo.call(this, x, y); };"
-        "for (const card of app.overview.cards) { least = 1e9;"
-        "  app.overview.drawCard(card, card.surface, 300); found.push(card.canvas.clientHeight - least); }"
-        "Object.assign(proto, {lineTo}); return found"
+    said = cards(screen.open(page))
+    most = max(step["kv"][1] for step in told["runs"][0]["steps"] if "kv" in step)
+    assert f"{most:,} slots at most: beyond the scale" in said["static"]
+    assert "beyond" not in said["vllm"] + said["orca"]
+    drawn = screen.js(MEMORY)[1:]
+    top = max(most for _, most in drawn)
+    assert [height for height, _ in drawn] == pytest.approx([14 * most / top for _, most in drawn])
+
+
+MOMENTS = """
+return app.overview.cards.map(({root, canvas}) => {
+  const [line, box] = [root.querySelector(".moment"), canvas].map((one) => one.getBoundingClientRect());
+  return (line.left - box.left) / (box.width - 2);
+});
+"""
+
+
+def test_a_line_in_each_card_is_at_the_moment_that_is_shown(screen: Screen, traces: Traces, pages: Pages) -> None:
+    """Nothing is drawn for it. After A's end it goes on with B."""
+    ends = {}
+    for name, path in zip(names := ("static", "vllm", "orca"), traces(*names), strict=True):
+        ends[name] = [event["wall"]["end_s"] for event in read_trace(path) if event["event"] in ("step", "wait")]
+    last = max(map(max, ends.values()))
+    assert len({max(own) for own in ends.values()}) > 1
+    screen.open(pages(*names))
+    screen.js(
+        "app.setRuns(app.runs[1], app.runs[0]); window.drawn = 0;"
+        "const proto = CanvasRenderingContext2D.prototype, {fillRect} = proto;"
+        "proto.fillRect = function (...all) { window.drawn += Boolean(this.canvas.closest('.card'));"
+        " return fillRect.apply(this, all); }"
     )
-    assert min(highest) > 20, "the memory of every run is seen"
+    for i in (0, 5, len(ends["vllm"]) - 1):
+        screen.js("app.select(arguments[0])", i)
+        assert screen.js(MOMENTS) == pytest.approx([ends["vllm"][i] / last] * 3, abs=0.005)
+    screen.press("end")
+    assert screen.state()["position"] > i, "B must last longer for the test to mean something"
+    assert screen.js(MOMENTS) == pytest.approx([ends["static"][-1] / last] * 3, abs=0.005)
+    assert screen.js("return window.drawn") == 0
+    screen.js("app.overview.layout()")
+    assert screen.js("return window.drawn") > 0
+
+
+def test_cards_are_low_until_the_reader_wants_all_that_they_tell(screen: Screen, pages: Pages) -> None:
+    screen.open(pages("static", "vllm", "orca"))
+    height, told = "return app.overview.cards[0].canvas.clientHeight", "return app.overview.cards[0].root.innerText"
+    low = screen.js(height)
+    assert low < 80
+    idea = screen.js("return app.runs[0].run.summary")
+    assert idea not in screen.js(told)
+    assert screen.find("#more").get_attribute("aria-expanded") == "false"
+    screen.click("#more")
+    assert screen.js(height) >= low + 20
+    assert idea in screen.js(told)
+    assert screen.find("#more").get_attribute("aria-expanded") == "true"
+    screen.click("#more")
+    assert screen.js(height) == low

@@ -94,7 +94,7 @@ def test_cells_have_states_and_charts_a_key(screen: Screen, pages: Pages) -> Non
     screen.open(pages("static", "vllm"), "#run=static&i=0")
     key = "return [...document.querySelectorAll('#charts-a .chart-key li')].map((one) => one.textContent)"
     assert screen.js(key) == ["Tokens computed: computed", "Tokens computed: idle", "KV: set aside", "KV: in use"]
-    screen.js("app.main.host[3] = 5; app.main.kept[3] = 2; app.a.charts.model = null; app.layout()")
+    screen.js("app.main.host[3] = 5; app.main.kept[3] = 2; app.a.charts.subject = null; app.layout()")
     assert screen.js(key)[-2:] == ["KV: kept", "KV: on the host"]
 
 

@@ -21,7 +21,7 @@ from .pictures import GUTTER, HEAD, ROW, colours, drawn, in_row
 
 
 def test_lanes_are_clicked_and_tell_of_what_is_under_the_mouse(screen: Screen, pages: Pages) -> None:
-    screen.open(pages("static", "vllm"))
+    screen.open(pages("static", "vllm"), "#i=0")
     x, y = screen.js("const axis = app.a.axis; return [76 + axis.x(9) + axis.width / 2, 18 + 20 * 2.5]")
     screen.click_at("#lanes-a canvas", x, y)
     state = screen.state()

@@ -52,7 +52,7 @@ def test_the_first_decision_that_differs_is_one_key_away(screen: Screen, pages: 
     before = screen.state()["position"]
     screen.press("n")
     assert screen.state()["position"] > before
-    assert " is " in screen.text("difference")
+    assert re.search(rf"{GROUP} in static and ", screen.text("difference"))
     screen.press("p")
     assert screen.state()["position"] == before
     screen.click("#next-difference")
@@ -127,10 +127,13 @@ def test_a_link_shows_a_difference_again(screen: Screen, pages: Pages) -> None:
     assert screen.text("difference") == told
 
 
+GROUP = r"(r[0-9]+(?:, r[0-9]+)*) (?:is|are) ([a-z]+)"  # requests that are in the same state
+
+
 @pytest.mark.parametrize("by", ["time", "token"])
 def test_every_decision_that_differs_is_shown_in_both_runs(screen: Screen, pages: Pages, by: str) -> None:
     screen.open(pages("static", "fusion"), f"#run=static&b=fusion&i=0&by={by}")
-    seen = []
+    seen, checked = [], 0
     while not screen.js("return document.getElementById('next-difference').disabled"):
         screen.press("n")
         state = screen.state()
@@ -142,12 +145,15 @@ def test_every_decision_that_differs_is_shown_in_both_runs(screen: Screen, pages
         if "decides otherwise" not in told:
             assert f"teration {numbers[0]} of static" in told
             assert f"teration {numbers[1]} of fusion" in told
-        for name, mine, theirs in re.findall(r"(r[0-9]+) is ([a-z]+) in static and ([a-z]+) in fusion", told):
-            request = int(name.removeprefix("r"))
-            states = "return [app.main.stateAt(app.index, {0}), app.other.stateAt(app.indexOther, {0})]"
-            assert screen.js(states.format(request)) == [mine, theirs]
+        for names, mine, theirs in re.findall(rf"{GROUP} in static and ([a-z]+) in fusion", told):
             assert {mine, theirs} != {"absent", "waiting"}, "nothing is decided about one that has not arrived"
+            for name in names.split(", "):
+                request = int(name.removeprefix("r"))
+                states = "return [app.main.stateAt(app.index, {0}), app.other.stateAt(app.indexOther, {0})]"
+                assert screen.js(states.format(request)) == [mine, theirs]
+                checked += 1
     assert len(seen) > 3
+    assert checked > 3
     assert seen == sorted(set(seen))
     back = []
     while not screen.js("return document.getElementById('previous-difference').disabled"):
@@ -157,6 +163,21 @@ def test_every_decision_that_differs_is_shown_in_both_runs(screen: Screen, pages
         back.append((state["position"], state["indexOther"]))
     assert back[: len(seen) - 1] == seen[-2::-1]
     assert all((0, 0) <= one < seen[0] for one in back[len(seen) - 1 :]), "B had decided these as the page was opened"
+
+
+def test_requests_in_the_same_states_are_told_of_together(screen: Screen, pages: Pages) -> None:
+    screen.open(pages("static", "vllm", "orca"), "#run=orca&b=static&i=0&by=token")
+    found = screen.js(
+        "const {pair, main, other} = app; return pair.differences.map(({position, b}) => [pair.sentences(position, b),"
+        " main.requests.map((_, r) => [main.stateAt(pair.at(position).a, r), other.stateAt(b, r)])])"
+    )
+    told = [re.findall(rf"{GROUP} in orca and ([a-z]+) in static", text) for text, _ in found]
+    for groups, (_, states) in zip(told, found, strict=True):
+        assert len({tuple(group[1:]) for group in groups}) == len(groups)
+        for names, *own in groups:
+            assert [states[int(name.removeprefix("r"))] for name in names.split(", ")] == [own] * len(names.split(", "))
+    assert max(map(len, told)) > 1
+    assert any("," in names for groups in told for names, *_ in groups)
 
 
 def test_playing_pauses_at_a_decision_that_differs(screen: Screen, pages: Pages) -> None:

@@ -88,7 +88,7 @@ def test_a_saved_picture_has_its_legend_under_it(screen: Screen, what: str, lege
 
 
 def test_printing_puts_pictures_in_the_place_of_canvases(screen: Screen, pages: Pages) -> None:
-    screen.open(pages("static", "vllm"))
+    screen.open(pages("static", "vllm"), "#i=0")
     screen.js(
         "addEventListener('afterprint', () => { window.printed = window.during; });"
         "addEventListener('beforeprint', () => { window.during = document.querySelectorAll('.printed svg').length; })"

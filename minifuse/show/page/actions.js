@@ -40,8 +40,12 @@ export function actionsOf(model) {
   });
 }
 
-/** Says that what a technique is about never occurred; null: it did, or the trace ends early. @param {Action[]} actions */
+/**
+ * Says that what a technique is about never occurred; null: it did, or the trace ends early. Waves replace evictions.
+ *
+ * @param {Action[]} actions
+ */
 export function unusedIdea({ run }, actions) {
-  if (run.notice || actions.some(({ kind }) => kind === run.idea)) return null;
+  if (run.notice || actions.some(({ kind }) => kind === run.idea || kind === "waves")) return null;
   return KINDS.find(([kind]) => kind === run.idea)?.[4] ?? null;
 }

@@ -18,6 +18,9 @@ import { Scales } from "./scales.js";
 import { Announcer } from "./announcer.js";
 import { Theme, requestColour } from "./theme.js";
 import { applyAddress, readAddress } from "./address.js";
+import { firstMoment, firstToDiffer, leavesOpen } from "./opening.js";
+import { verdictLine } from "./verdictline.js";
+import { Tour } from "./tour.js";
 import { bindControls, showControls } from "./controls.js";
 import { part, tag } from "./elements.js";
 import { lanesLegend, showEntries } from "./legend.js";
@@ -52,10 +55,13 @@ class App {
     part("overview").open = !("i" in this.address);
     this.player = new Player(this, () => Number(part("speed").value), () => showControls(this));
     this.announcer = new Announcer(this);
+    this.tour = new Tour(part("tour-dialog"));
     bindControls(this);
+    part("verdict").textContent = verdictLine(this.runs);
     this.predict = new Predict(this);
     printSharply(this);
     this._take();
+    if (leavesOpen(this.address)) this._open();
     window.addEventListener("hashchange", () => {
       if (location.hash === this.announcer.address) return;
       this.address = readAddress(location.hash);
@@ -79,6 +85,14 @@ class App {
     this._redraw();
   }
 
+  /** Show what is worth seeing first. */
+  _open() {
+    const other = firstToDiffer(this.runs);
+    if (!other) return this.select(firstMoment(this.main));
+    this.setOther(other);
+    this.difference(0);
+  }
+
   /** The column of A that is shown; `indexOther` is that of B. */
   get index() {
     return this.pair ? this.pair.at(this.position).a : this.position;
@@ -86,6 +100,12 @@ class App {
 
   get indexOther() {
     return this.pair ? this.beside ?? this.pair.at(this.position).b : null;
+  }
+
+  /** The moment that is shown, in seconds: the end of A's column or, after A's last, of B's. */
+  get moment() {
+    const [model, i] = this.position < this.main.length ? [this.main, this.index] : [this.other, this.indexOther];
+    return model.passed[i];
   }
 
   /** How many positions the scrubber has. */

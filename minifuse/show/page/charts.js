@@ -14,7 +14,8 @@ const DASHES = { apart: [4, 2], suspended: [1.5, 2.5] }; // of lines, by their c
  *
  * @param {import("./surface.js").CanvasSurface | import("./surface.js").SvgSurface} surface
  * @param {object[]} charts as from `chartsOf`
- * @param {{width: number, palette: object, gaps: object[]|null, name: string, colour: string, limit?: number}} look
+ * @param {{width: number, palette: object, gaps: object[]|null, longest: number, name: string, colour: string,
+ *          limit?: number}} look `longest`: seconds of the gap that is as high as its chart
  */
 export function drawCharts(surface, model, charts, axis, look) {
   const { width, palette, gaps } = look;
@@ -35,8 +36,7 @@ export function drawCharts(surface, model, charts, axis, look) {
 }
 
 /** Draws the gaps between a request's tokens as bars, in the columns that generated the tokens. */
-function drawGaps(surface, axis, { base, from, to, shift, width: end }, { gaps, name, colour, width, palette }) {
-  const longest = gaps.reduce((most, gap) => Math.max(most, gap.seconds), 0) || 1;
+function drawGaps(surface, axis, { base, from, to, shift, width: end }, { gaps, longest, name, colour, width, palette }) {
   chartFrame(surface, `${GAPS}${fitted(surface, name, GUTTER - 6)}`, seconds(longest), base, width, palette);
   surface.clip(GUTTER, base - STRIP, end - GUTTER, STRIP + 1);
   for (const gap of gaps) {
@@ -107,7 +107,9 @@ function drawSeries(surface, axis, { values, steps, colour, pattern, line }, fra
 export function drawSmallMemory(surface, series, axis, { base, tall, top, width, palette }) {
   const [from, to] = axis.visible(width);
   const frame = { base, tall, top, from, to, shift: -axis.left, left: 0, width };
+  surface.clip(0, base - tall, width, tall); // what is beyond the scale
   for (const one of series) drawSeries(surface, axis, one, frame, palette);
+  surface.unclip();
   surface.line(0, base + 0.5, width, base + 0.5, { stroke: palette.line });
 }
 

@@ -5,7 +5,7 @@ import { columnName } from "./columns.js";
 import { ColumnsView } from "./columnsview.js";
 import { setText } from "./elements.js";
 import { showEntries } from "./legend.js";
-import { chartsOf, gapsOf } from "./series.js";
+import { chartsOf, gapsOf, longestGap, withSharedTops } from "./series.js";
 import { SvgSurface } from "./surface.js";
 import { counted, grouped, seconds } from "./words.js";
 
@@ -28,14 +28,18 @@ export class ChartsView extends ColumnsView {
   }
 
   layout(model) {
+    const { app } = this;
     const { mode } = this.axis();
-    const limit = this.app.limitOf(model);
-    if (this.model !== model || this.mode !== mode || this.limit !== limit) {
-      Object.assign(this, { model, mode, limit, request: undefined, keyPalette: null });
-      this.charts = chartsOf(model, mode, limit);
+    const shown = app.sides().map((side) => side.model);
+    const limits = shown.map((one) => app.limitOf(one));
+    const subject = [model, mode, ...shown, ...limits];
+    if (subject.length !== this.subject?.length || subject.some((one, k) => one !== this.subject[k])) {
+      Object.assign(this, { model, subject, limit: app.limitOf(model), request: undefined, keyPalette: null });
+      const all = shown.map((one, k) => chartsOf(one, mode, limits[k]));
+      this.charts = withSharedTops(all[shown.indexOf(model)], all);
     }
-    if (this.keyPalette !== this.app.palette) {
-      this.keyPalette = this.app.palette;
+    if (this.keyPalette !== app.palette) {
+      this.keyPalette = app.palette;
       showEntries(this.key, this.legendEntries(), 22, 11);
     }
     this.width = this.host.clientWidth; // read once, as reading it makes the browser lay out the page
@@ -44,11 +48,14 @@ export class ChartsView extends ColumnsView {
   }
 
   _choose() {
-    const r = this.app.request;
+    const { app } = this;
+    const r = app.request;
     if (r === this.request) return false;
     this.request = r;
     this.gaps = r === null ? null : gapsOf(this.model, r, this.limit);
     if (this.gaps && !this.gaps.length) this.gaps = null;
+    const longest = ({ model }) => longestGap(gapsOf(model, r, app.limitOf(model))).seconds;
+    this.longest = this.gaps && (Math.max(...app.sides().map(longest)) || 1);
     return true;
   }
 
@@ -56,7 +63,7 @@ export class ChartsView extends ColumnsView {
     const { app, request } = this;
     const name = request === null ? "" : String(this.model.requests[request].id);
     const colour = request === null ? "" : app.colour(request);
-    return { width: this.width, palette: app.palette, gaps: this.gaps, name, colour, limit: this.limit };
+    return { width: this.width, palette: app.palette, gaps: this.gaps, longest: this.longest, name, colour, limit: this.limit };
   }
 
   /** The legend as entries, as from `lanesLegend`. */
@@ -96,7 +103,7 @@ export class ChartsView extends ColumnsView {
       return `${name}: ${counted(series[0].values[i], unit)}`;
     });
     if (this.gaps) {
-      const longest = this.gaps.slice(1).reduce((a, b) => (b.seconds > a.seconds ? b : a), { seconds: 0 });
+      const longest = longestGap(this.gaps.slice(1));
       const more = longest.seconds ? `, longest gap ${seconds(longest.seconds)} in ${columnName(model, longest.column)}` : "";
       parts.push(`${model.requests[this.request].id}: TTFT ${seconds(this.gaps[0].seconds)}${more}`);
     }

@@ -20,6 +20,7 @@ const BUTTON_KEYS = {
   0: "fit",
   d: "theme",
   "?": "help",
+  g: "tour",
   f: "first-difference",
   p: "previous-difference",
   n: "next-difference",
@@ -41,6 +42,10 @@ function buttonActs(app) {
     save: () => offerPictures(app, part("pictures")),
     print: () => window.print(),
     help: () => part("keys").showModal(),
+    tour: () => {
+      app.player.pause();
+      app.tour.start();
+    },
     ...Object.fromEntries(differences),
   };
 }

@@ -21,6 +21,7 @@ export const GUTTER = 76; // pixels on the left, for names
 export const HEAD = 18; // pixels above, for the axis
 const BOLDER = 1.12; // how much wider bold letters are, about
 const MOST_LETTERS = 24; // of a name, however narrow they are
+const LOW_ROW = 13; // pixels of a row: lower ones are filled more
 const SHOW_EDGES = 5; // pixels of a column from which on its edges are drawn
 
 const TASK_PATTERNS = [null, "stripes", "dots", "cross", "backstripes", "columns", "bars"];
@@ -66,7 +67,7 @@ export function drawLanes(surface, rows, axis, look) {
     else if (row % 2) surface.rect(0, y, width, rowHeight, { fill: palette.stripe });
   }
   surface.clip(gutter, head, width - gutter, height - head);
-  const margin = look.small ? Math.min(1, rowHeight / 8) : 2;
+  const margin = look.small ? Math.min(1, rowHeight / 8) : rowHeight < LOW_ROW ? 1 : 2;
   const edges = !look.small && columnWidth(axis, from, to) >= SHOW_EDGES;
   // What other workers compute meanwhile ends later, so it is not shown while later columns are covered.
   const worked = axis.mode === "time" || end < width ? rows.requests : rows.beside;
@@ -99,11 +100,13 @@ function drawTicks(surface, axis, { gutter, head, end, height }, palette) {
 /** The name of a row, in the middle of its height. */
 function drawName(surface, rows, row, y, look) {
   const r = rows.request(row);
-  if (r !== null) surface.rect(4, y - 4, 8, 8, { fill: look.colour(r) });
+  const mark = Math.min(8, look.rowHeight - 2);
+  if (r !== null) surface.rect(4, y - mark / 2, mark, mark, { fill: look.colour(r) });
   const name = r === null ? workerName(rows.model, row) : String(rows.model.requests[r].id);
   const left = r === null ? 4 : 16;
   const weight = r !== null && r === look.selected ? "bold" : "normal";
-  surface.text(left, y, fitted(surface, name, GUTTER - 2 - left, weight), { fill: look.palette.ink, weight });
+  const size = Math.min(11, look.rowHeight);
+  surface.text(left, y, fitted(surface, name, GUTTER - 2 - left, weight), { fill: look.palette.ink, weight, size });
 }
 
 /** As much of a name as fits into so many pixels, in letters of 11. */

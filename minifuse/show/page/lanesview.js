@@ -10,6 +10,9 @@ import { nodesByType } from "./now.js";
 import { SvgSurface } from "./surface.js";
 import { counted, seconds } from "./words.js";
 
+const LOWEST_ROW = 9; // pixels; rows that would be lower are scrolled
+const SCROLL_BAR = 15; // pixels
+
 /** The lanes of one side, in a part of the page that scrolls both ways. */
 export class LanesView extends ColumnsView {
   constructor(host, app, look) {
@@ -26,17 +29,16 @@ export class LanesView extends ColumnsView {
     this.listeners.push(fn);
   }
 
-  get rowHeight() {
-    return this.rows.count > 40 ? 14 : this.rows.count > 18 ? 16 : 20;
-  }
-
   get seen() {
     return Math.max(1, (this.size ?? this._measure()).width - GUTTER);
   }
 
   /** Reads size and scrolling. Call this only when they change: reading makes the browser lay out the page. */
   _measure() {
+    const picture = this.canvas.parentElement;
+    picture.hidden = true; // one that was larger before would make scroll bars
     const { clientWidth: width, clientHeight: height, scrollTop: top } = this.host;
+    picture.hidden = false;
     this.size = { width, height, top };
     return this.size;
   }
@@ -49,11 +51,16 @@ export class LanesView extends ColumnsView {
       const rows = model.ofCells ? `${workers} workers and ${model.requests.length} requests` : `${model.requests.length} requests`;
       this.canvas.setAttribute("aria-label", `${title}: a row for each of ${rows}, ${model.length} columns, an iteration each or a wait. What they do is told in words under "This iteration" and "Story".`);
     }
-    const wanted = HEAD + this.rows.count * this.rowHeight + 2;
-    const most = Math.max(120, Math.min(window.innerHeight * (this.app.other ? 0.26 : 0.4), 420));
-    this.host.style.height = `${Math.min(wanted, most) + 15}px`;
+    const { count } = this.rows;
+    const most = Math.max(120, Math.min(window.innerHeight * (this.app.other ? 0.25 : 0.4), 420));
+    const usual = count > 40 ? 14 : count > 18 ? 16 : 20;
+    const fitting = Math.floor((most - HEAD - 2) / count);
+    this.rowHeight = fitting < LOWEST_ROW ? usual : Math.min(usual, fitting); // all rows are seen, if they can be
+    const wanted = HEAD + count * this.rowHeight + 2;
+    const { fitted } = this.axis();
+    this.host.style.height = `${Math.min(wanted, most) + (fitted ? 0 : SCROLL_BAR)}px`;
+    this.host.style.overflowX = fitted ? "hidden" : "auto"; // or a scroll bar that is no longer needed would take height
     this.spacer.style.height = `${wanted}px`;
-    if (this.axis().fitted) this.spacer.style.width = "0"; // or a scroll bar of the width before would take height
     this._measure();
   }
 
@@ -144,7 +151,7 @@ export class LanesView extends ColumnsView {
     }
     if (wanted === null) return false;
     this.host.scrollTop = Math.max(0, (this.rows.workers + wanted - 1) * this.rowHeight);
-    this._measure();
+    this.size.top = this.host.scrollTop;
     return true;
   }
 
@@ -152,8 +159,8 @@ export class LanesView extends ColumnsView {
   _scrolled() {
     const axis = this.axis();
     const { scrollLeft, scrollTop } = this.host;
-    if (Math.abs(scrollLeft - axis.left) < 1 && scrollTop === this.size?.top) return; // browsers may round it
-    this._measure();
+    if (!this.size || (Math.abs(scrollLeft - axis.left) < 1 && scrollTop === this.size.top)) return; // browsers may round it
+    this.size.top = scrollTop;
     axis.left = scrollLeft;
     this.draw();
     this.point(this.size);
@@ -185,7 +192,7 @@ export class LanesView extends ColumnsView {
     this.tip.textContent = `${words}; ${columnName(model, column)}, ${seconds(model.starts[column])}`;
     const { offsetX: x, offsetY: y } = event;
     const { width, height } = this.size;
-    const [left, top] = [Math.max(0, Math.min(x + 12, width - 260)), y + 56 > height ? y - 34 : y + 16];
+    const [left, top] = [Math.max(0, Math.min(x + 12, width - this.tip.offsetWidth)), y + 56 > height ? y - 34 : y + 16];
     this.tip.style.transform = `translate(${left}px, ${top}px)`;
   }
 }

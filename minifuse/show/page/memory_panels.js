@@ -18,6 +18,7 @@ import { Slots } from "./slots.js";
 const SIDE = 56; // pixels on the left, for the names of panels
 const HEADLINE = 18; // pixels above a panel, for its title
 const GAP_BELOW = 14;
+const NARROW = 400; // pixels of a map that stands above another one: it is lower
 const AFTER_BREAK = 70; // pixels for the label behind a torn edge
 const MOST_SHOWN = 2 ** 22; // the most slots that are all drawn, used or not
 const MOST_STRIPS = 24;
@@ -140,7 +141,7 @@ export function memoryPanels(forms, frame, width) {
     panels.push({ ...at, titleAt: panels.length ? y + high + 8 : y - 11 });
     y += high + GAP_BELOW + (kind === "region" ? 12 : 0) + (panels.length > 1 ? HEADLINE - 2 : 0);
   };
-  const most = 230;
+  const most = width < NARROW ? 150 : 230;
   const shape = forms.rectangle(frame.index);
   const strips = Math.min(frame.waves.length, MOST_STRIPS);
   if (strips > 0) {

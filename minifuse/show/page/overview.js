@@ -5,36 +5,35 @@ import { LaneRows } from "./lanerows.js";
 import { drawLanes } from "./lanes.js";
 import { drawSmallMemory } from "./charts.js";
 import { actionsOf, unusedIdea } from "./actions.js";
-import { actButton, tag } from "./elements.js";
+import { actButton, part, setText, tag } from "./elements.js";
 import { memoryOf, memoryTop } from "./series.js";
 import { CanvasSurface } from "./surface.js";
+import { totalsOf } from "./totals.js";
 import { counted, grouped, seconds } from "./words.js";
 
 /** The figures on the card of a run. */
 function figures(model) {
-  const { length, run, steps } = model;
-  if (!length) return [];
-  const computed = model.computed.reduce((sum, one) => sum + one, 0);
-  const idle = model.idle.reduce((sum, one) => sum + one, 0);
-  const total = model.totalTokens[length - 1];
-  const begin = model.requests.reduce((least, one) => Math.min(least, one.arrival ?? Infinity), Infinity);
-  const lasted = model.passed[length - 1] - (Number.isFinite(begin) ? begin : 0);
+  if (!model.length) return [];
+  const { lasted, iterations, apart, computed, idleShare, tokens, refused } = totalsOf(model);
   const waits = model.requests
     .map((request, r) => ({ request, column: model.tokenColumns(r)[0] }))
     .filter(({ request, column }) => column !== undefined && (request.outcome === "stop" || request.outcome === "length"))
     .map(({ request, column }) => model.ends[column] - request.arrival)
     .sort((x, y) => x - y);
-  const iterations = steps.filter(({ work }) => work.length);
-  const apart = iterations.filter(({ phase }) => phase === "preprocessing").length;
   const also = apart ? ` and ${grouped(apart)} of pre-processing` : ""; // counted apart, as in the tables of the command line
-  const found = [`${counted(iterations.length - apart, "iteration")}${also} in ${seconds(lasted)}`];
-  if (run.notice) found.unshift("cut off");
-  if (total && lasted > 0) found.push(`${grouped(total / lasted)} tokens/s`);
+  const found = [seconds(lasted), `${counted(iterations, "iteration")}${also}`];
+  if (model.run.notice) found.unshift("cut off");
+  if (tokens && lasted > 0) found.push(`${grouped(tokens / lasted)} tokens/s`);
   if (waits.length) found.push(`median TTFT ${seconds((waits[(waits.length - 1) >> 1] + waits[waits.length >> 1]) / 2)}`);
-  found.push(computed ? `${((100 * idle) / computed).toFixed(idle ? 1 : 0)}% idle` : "nothing computed");
-  const refused = model.requests.filter((request) => request.refused).length;
+  found.push(computed ? `${(100 * idleShare).toFixed(idleShare ? 1 : 0)}% idle` : "nothing computed");
   if (refused) found.push(`${refused} refused`);
   return found;
+}
+
+/** When the first request of a run arrived, or the first column began. */
+function beginOf({ starts, requests }) {
+  const first = starts.reduce((least, one) => Math.min(least, one), Infinity);
+  return requests.reduce((least, { arrival }) => Math.min(least, arrival ?? Infinity), first);
 }
 
 /** An action in words, with the colour of its marks. */
@@ -43,53 +42,75 @@ function actionWords({ words, colour }) {
 }
 
 const LINES = { kept: "dashed", "on the host": "dotted" };
-const FAR_MORE = 3; // times the median of the runs' largest memory: beyond, each card has its own scale
-const CARD_HEIGHT = 92; // pixels of lanes
-const CARD_ACTION = 6; // pixels of a row of marks below them
-const CARD_MEMORY = 22; // pixels of the chart of memory below these
+const FAR_MORE = 3; // times the median of the runs' largest memory: more than this is beyond the scale of all cards
+/** Pixels of lanes and of the chart of memory below them, in low cards and in those that tell more. */
+const LOW = { lanes: 36, memory: 14 };
+const HIGH = { lanes: 92, memory: 22 };
+const CARD_ACTION = 6; // pixels of a row of marks between them
 
-/** A card for each run of the page: its lanes and memory in small, on one scale, and what it does in a sentence. */
+/**
+ * A card for each run of the page: its lanes and memory in small, on one scale, and what it does in a sentence.
+ *
+ * A line in each card is at the moment that is shown. It is an element that a property of the host moves, so nothing is
+ * drawn for it.
+ */
 export class Overview {
   constructor(host, app) {
     this.host = host;
     this.app = app;
-    const longest = Math.max(...app.runs.map((model) => (model.length ? model.passed[model.length - 1] : 0)));
-    this.cards = app.runs.map((model) => this._card(model, longest));
+    /** The moments at the left and at the right edge of all cards. */
+    this.origin = Math.min(...app.runs.map(beginOf));
+    this.last = Math.max(...app.runs.map(({ length, passed }) => passed[length - 1]));
+    const tops = app.runs.map((model) => memoryTop(model)).sort((x, y) => x - y);
+    /** The slots that the upper edge of memory stands for, in all cards. */
+    this.top = Math.max(...tops.filter((top) => top <= FAR_MORE * tops[(tops.length - 1) >> 1]));
+    this.cards = app.runs.map((model) => this._card(model));
     this.actionRows = Math.max(...this.cards.map(({ actions }) => actions.length)); // of all cards, so that charts are level
     host.append(...this.cards.map((card) => card.root));
-    const tops = app.runs.map(memoryTop).sort((x, y) => x - y);
-    this.top = tops.at(-1) > FAR_MORE * tops[(tops.length - 1) >> 1] ? null : tops.at(-1);
-    const what = app.main.ofCells ? "states" : "KV";
-    const scale = this.top === null ? `; ${what} on a scale of each card, the number is its top` : ", on one scale";
     const lines = new Set(this.cards.flatMap(({ memory }) => memory.filter(({ line }) => line).map(({ label }) => label)));
     const also = [...lines].map((label) => `, ${label} (${LINES[label]} line)`).join("");
     host.parentElement.querySelector("summary").textContent =
-      `All runs at a glance: lanes, and below them ${what} in use (dark), set aside (light)${also}${scale}`;
+      `All runs at a glance: lanes, and below them ${app.main.ofCells ? "states" : "KV"} in use (dark), set aside (light)${also}, on one scale`;
+    this.high = false;
+    part("more").addEventListener("click", () => this.turn());
   }
 
-  _card(model, longest) {
+  _card(model) {
     const { app } = this;
     const { title, summary, notice } = model.run;
     const figuresText = figures(model).join(" \u00b7 ");
     const actions = actionsOf(model);
-    const done = tag("p", "actions", ...actions.map(actionWords), unusedIdea(model, actions) ?? "");
+    const unused = unusedIdea(model, actions);
+    const done = tag("p", "actions", ...actions.map(actionWords), ...(unused ? [tag("span", "", unused)] : []));
     done.hidden = !done.textContent;
+    done.title = done.textContent;
     const canvas = tag("canvas", { role: "img", "aria-label": `${title} in small: ${figuresText}`, click: () => app.setMain(model) });
     const choose = ["A", "B"].map((side) => {
-      const look = { "aria-label": `Show ${title} as ${side}` };
-      return actButton(look, () => (side === "A" ? app.setMain(model) : app.setOther(model)), `Show as ${side}`);
+      const look = { "aria-label": `Show ${title} as ${side}`, title: `Show ${title} as ${side}` };
+      return actButton(look, () => (side === "A" ? app.setMain(model) : app.setOther(model)), side);
     });
+    const most = memoryTop(model);
+    const beyond = tag("p", "beyond", `${counted(most, model.nouns.slot)} at most: beyond the scale`);
+    beyond.hidden = most <= this.top;
     const root = tag(
       "article",
       notice ? { class: "card is-cut", title: notice } : "card",
-      tag("h3", "", title),
-      tag("p", "", summary ?? ""),
-      done,
-      canvas,
-      tag("p", "figures", figuresText),
-      tag("div", "choose", ...choose),
+      tag("div", "card-line", tag("h3", "", title), done),
+      tag("p", "idea", summary ?? ""),
+      tag("div", "card-stage", canvas, tag("div", "moment")),
+      beyond,
+      tag("div", "card-line", tag("p", { class: "figures", title: figuresText }, figuresText), tag("div", "choose", ...choose)),
     );
-    return { root, canvas, model, actions, choose, longest, rows: new LaneRows(model), memory: memoryOf(model), surface: new CanvasSurface(canvas) };
+    return { root, canvas, model, actions, choose, rows: new LaneRows(model), memory: memoryOf(model), surface: new CanvasSurface(canvas) };
+  }
+
+  /** Make the cards high, with all that they tell, or low again. */
+  turn() {
+    this.high = !this.high;
+    part("overview").classList.toggle("is-high", this.high);
+    part("more").setAttribute("aria-expanded", String(this.high));
+    setText(part("more"), this.high ? "Less" : "More");
+    this.layout();
   }
 
   /** Draw the cards anew. */
@@ -99,14 +120,15 @@ export class Overview {
   }
 
   drawCard(card, surface, width) {
-    const { app } = this;
+    const { app, origin } = this;
+    const size = this.high ? HIGH : LOW;
     const axis = new Axis(card.model);
     axis.mode = "time";
-    axis.origin = Math.min(...app.runs.map((model) => model.requests.reduce((least, one) => Math.min(least, one.arrival ?? Infinity), Infinity)), axis.origin);
-    axis.width = ((width - 2) / Math.max(1e-9, card.longest - axis.origin)) * axis.median;
-    const rowHeight = Math.max(1.5, Math.min(8, CARD_HEIGHT / Math.max(1, card.rows.count)));
-    const height = Math.min(CARD_HEIGHT, card.rows.count * rowHeight);
-    const base = height + 3 + this.actionRows * CARD_ACTION + 3 + CARD_MEMORY;
+    axis.origin = origin;
+    axis.width = ((width - 2) / Math.max(1e-9, this.last - origin)) * axis.median;
+    const rowHeight = Math.max(1.5, Math.min(8, size.lanes / Math.max(1, card.rows.count)));
+    const height = Math.min(size.lanes, card.rows.count * rowHeight);
+    const base = height + 3 + this.actionRows * CARD_ACTION + 3 + size.memory;
     surface.begin(width, base + 1);
     const look = { palette: app.palette, colour: (r) => app.colour(r), selected: null, rowHeight, width, height, top: 0, small: true };
     drawLanes(surface, card.rows, axis, look);
@@ -119,23 +141,20 @@ export class Overview {
         last = x + 2;
       }
     });
-    const top = this.top ?? memoryTop(card.model);
-    drawSmallMemory(surface, card.memory, axis, { base, tall: CARD_MEMORY, top, width, palette: app.palette });
-    if (this.top !== null) return;
-    const label = counted(top, card.model.nouns.slot);
-    const wide = surface.measure(label, 10) + 6;
-    surface.rect(width - wide, base - CARD_MEMORY, wide, 12, { fill: app.palette.panel, alpha: 0.85 });
-    surface.text(width - 3, base - CARD_MEMORY + 6, label, { size: 10, fill: app.palette.ink, anchor: "end" });
+    drawSmallMemory(surface, card.memory, axis, { base, tall: size.memory, top: this.top, width, palette: app.palette });
   }
 
-  /** Mark which runs are A and B. */
+  /** Mark which runs are A and B, and the moment that is shown. */
   show() {
+    const { app, origin, last } = this;
+    const share = (app.moment - origin) / Math.max(1e-9, last - origin);
+    this.host.style.setProperty("--moment", String(Math.max(0, Math.min(1, share))));
     for (const { root, model, choose } of this.cards) {
-      root.classList.toggle("is-a", model === this.app.main);
-      root.classList.toggle("is-b", model === this.app.other);
-      choose[0].setAttribute("aria-pressed", String(model === this.app.main));
-      choose[1].setAttribute("aria-pressed", String(model === this.app.other));
-      choose[1].disabled = model === this.app.main;
+      root.classList.toggle("is-a", model === app.main);
+      root.classList.toggle("is-b", model === app.other);
+      choose[0].setAttribute("aria-pressed", String(model === app.main));
+      choose[1].setAttribute("aria-pressed", String(model === app.other));
+      choose[1].disabled = model === app.main;
     }
   }
 }

@@ -3,7 +3,10 @@
 import { countUpTo } from "./ascending.js";
 import { columnName } from "./columns.js";
 import { comparedIn, decidedIn, firstDifference } from "./difference.js";
-import { capital, counted } from "./words.js";
+import { someOf } from "./now.js";
+import { capital } from "./words.js";
+
+const MOST_NAMED = 5; // requests that disagree in the same way
 
 /**
  * A and B, side by side. A position of the scrubber is a column of A or, once A has ended, one of B that follows.
@@ -102,21 +105,22 @@ export class Pair {
     if (!found.length) return null;
     const { a: i } = this.at(position);
     const [mine, theirs] = [`${columnName(a, i)} of ${a.run.title}`, `${columnName(b, j)} of ${b.run.title}`];
+    if (first?.a === position && !first.ended && first.b === j) {
+      const [own, others] = decidedIn(a, i, b, j, this.compared.moves);
+      return `The first decision that differs: ${mine} ${own}; ${theirs} ${others}.`;
+    }
     const parts = [];
     if (first?.a === position) {
       if (first.ended) parts.push(`Both ${this.compared.words} up to here, where ${first.ended.run.title} ends.`);
-      else if (first.b === j) {
-        const [own, others] = decidedIn(a, i, b, j, this.compared.moves);
-        parts.push(`The first decision that differs: ${mine} ${own}; ${theirs} ${others}.`);
-      } else parts.push(`${capital(mine)} is the first that decides otherwise than ${b.run.title}, in its ${columnName(b, first.b)}: press f to see both.`);
+      else parts.push(`${capital(mine)} is the first that decides otherwise than ${b.run.title}, in its ${columnName(b, first.b)}: press f to see both.`);
     }
     const here = found.find((one) => one.b === j);
     const requests = (here ? [here] : found).flatMap((one) => one.requests).filter((r) => this._disagree(r, i, j));
     if (requests.length && !parts.length) parts.push(`${capital(mine)}, and ${theirs}:`);
-    for (const r of requests.slice(0, 4)) {
-      parts.push(`${a.requests[r].id} is ${a.stateAt(i, r)} in ${a.run.title} and ${b.stateAt(j, r)} in ${b.run.title}.`);
+    const states = (r) => `${a.stateAt(i, r)} in ${a.run.title} and ${b.stateAt(j, r)} in ${b.run.title}`;
+    for (const [words, alike] of Map.groupBy(requests, states)) {
+      parts.push(`${someOf(a, alike, MOST_NAMED)} ${alike.length > 1 ? "are" : "is"} ${words}.`);
     }
-    if (requests.length > 4) parts.push(`So it is with ${counted(requests.length - 4, "more request")}.`);
     return parts.join(" ") || null;
   }
 

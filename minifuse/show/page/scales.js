@@ -1,4 +1,4 @@
-/** The widths of columns in A and B. In time, both have one scale and show the same moments. */
+/** The widths of columns in A and B: equal columns are of one width, and in time both show the same moments on one scale. */
 
 import { WIDEST } from "./axis.js";
 
@@ -42,7 +42,7 @@ export class Scales {
     this._together();
   }
 
-  /** Fit whole runs to the page where that is asked for: in time, the longer one. */
+  /** Fit whole runs to the page where that is asked for: the longer one, so that the other has the same scale. */
   fit() {
     const sides = this.app.sides();
     this._together();
@@ -50,6 +50,7 @@ export class Scales {
     for (const { axis, lanes } of sides) {
       if (axis.fitted) axis.fit(lanes.seen, { widest: axis.fitted, ...(this.app.mode === "time" ? { last } : {}) });
     }
+    if (this.app.mode === "iterations") this._asWide(sides.map(({ axis }) => axis));
   }
 
   /** A side has been scrolled: in time, scroll the other one with it. */
@@ -72,6 +73,16 @@ export class Scales {
     beside.width = axis.scale * beside.median;
     beside.left = axis.left;
     beside.fitted = axis.fitted;
+  }
+
+  /** Make equal columns of all axes as wide as the narrowest of those that show a whole run, or else as those of A. */
+  _asWide(axes) {
+    const zoomed = axes.find(({ fitted }) => !fitted);
+    const width = zoomed ? zoomed.width : Math.min(...axes.map((one) => one.width));
+    for (const axis of axes) {
+      if (zoomed) axis.fitted = 0;
+      axis.width = width;
+    }
   }
 
   _selected(side) {

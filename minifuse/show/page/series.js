@@ -86,6 +86,16 @@ export function chartsOf(model, mode, limit = Infinity) {
 }
 
 /**
+ * Charts with the upper edges that they share with those of other runs, so that heights can be compared.
+ *
+ * @param {object[]} charts as from `chartsOf`
+ * @param {object[][]} all the charts of each run
+ */
+export function withSharedTops(charts, all) {
+  return charts.map((chart, k) => ({ ...chart, top: Math.max(...all.map((one) => one[k].top)) }));
+}
+
+/**
  * The series of memory: slots set aside and in use; kept and on the host, if there are any.
  *
  * @param {number} [limit]
@@ -124,4 +134,9 @@ export function gapsOf(model, r, limit = Infinity) {
     before = model.ends[column];
     return gap;
   });
+}
+
+/** The longest of some gaps. @param {{column: number, seconds: number}[]} gaps as from `gapsOf` */
+export function longestGap(gaps) {
+  return gaps.reduce((most, gap) => (gap.seconds > most.seconds ? gap : most), { column: 0, seconds: 0 });
 }

@@ -54,10 +54,10 @@ export class Side {
     const { run } = this.model;
     const two = Boolean(this.app.other);
     const title = two ? `${this.name}: ${run.title}` : run.title;
-    part(`title-${this.name.toLowerCase()}`).textContent = run.summary ? `${title} \u2013 ${run.summary}` : title;
+    const head = part(`title-${this.name.toLowerCase()}`);
+    head.textContent = head.title = run.summary ? `${title} \u2013 ${run.summary}` : title; // it may be cut at the end
     for (const panel of ["Memory", "Charts"]) {
-      const head = part(`${panel.toLowerCase()}-title-${this.name.toLowerCase()}`);
-      head.textContent = two ? `${panel} of ${run.title}` : panel;
+      part(`${panel.toLowerCase()}-title-${this.name.toLowerCase()}`).textContent = two ? `${panel} of ${run.title}` : panel;
     }
     if (this.name === "B") for (const panel of ["why", "story", "answers"]) part(`${panel}-title-b`).textContent = `In ${run.title}`;
   }

@@ -8,9 +8,11 @@ from types import ModuleType
 import pytest
 
 from minifuse.batching.iteration import Iteration
+from minifuse.core.errors import UsageError
 from minifuse.core.plan import Proposal, Reason
 from minifuse.core.request import Sequence
 from minifuse.core.stages import Memory
+from minifuse.show.notebook import verdict
 from minifuse.show.notebook.played import play
 from minifuse.show.notebook.prompts import asks
 from minifuse.show.notebook.verdict import check
@@ -59,6 +61,17 @@ class Overfull(Iteration):
         return Proposal((), (), ())
 
 
+@register
+class Endless(Iteration):
+    """Never decides."""
+
+    name = "check-endless"
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        while True:
+            pass
+
+
 def test_a_stage_that_decides_alike_passes() -> None:
     found = check("orca", SIX, batching="check-alike", max_batch=2)
     assert found.passed
@@ -84,6 +97,18 @@ def test_what_is_wrong_is_told(name: str, words: str) -> None:
     assert not found.passed
     assert words in repr(found)
     assert "not yet" in found._repr_html_()
+
+
+def test_a_loop_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "PATIENCE_S", 0.5)
+    found = check("orca", SIX, batching="check-endless")
+    assert not found.passed
+    assert "Endless.propose" in repr(found) or "does a loop of 'check-endless' end?" in repr(found)
+
+
+def test_no_stage_is_refused() -> None:
+    with pytest.raises(UsageError, match="check was given no stage of yours"):
+        check("orca", SIX)
 
 
 def test_a_cell_that_is_run_again_defines_its_stage_anew(monkeypatch: pytest.MonkeyPatch) -> None:
