@@ -91,11 +91,12 @@ print(f"idle: {padded.metrics['tokens']['idle_share']:.0%} of the tokens compute
 assert len(both) >= 5
 
 # %% [markdown] tags=["prediction"]
-# In those iterations there were rows to give away and requests that wanted them. Why did they not come together? A
-# technique has three stages (chapter 2), and each can be exchanged by itself. Here the batching policy is exchanged for
-# `iteration`, which admits a request before any iteration as long as fewer than `max_batch` run. Memory and attention
-# are still the padded ones. The cell also prints the *reasons* of both runs: the *trace*, the record that a run leaves
-# of every iteration, tells why the first request of the queue was not admitted. Predict: does it help?
+# In those iterations there were rows to give away and requests that wanted them. Why
+# could those requests not use those rows? A technique has three stages (chapter 2), and each can be exchanged by
+# itself. Here the batching policy is exchanged for `iteration`, which admits a request before any iteration as long as
+# fewer than `max_batch` run. Memory and attention are still the padded ones. The cell also prints the *reasons* of both
+# runs: the *trace*, the record that a run leaves of every iteration, tells why the first request of the queue was not
+# admitted. Predict: does it help?
 
 # %%
 stubborn = play("static", six, max_batch=3, batching="iteration")
@@ -286,8 +287,9 @@ replay(joined, padded, address="run=orca&b=static&i=0&predict=admitted")
 #
 # Write `propose`, which decides an iteration. Running sequences come first, and get work for every span that memory
 # misses of them. Then those in `self.waiting` join, the first to arrive first, until `self.admission` or memory returns
-# a reason. `memory.room()` is a trial: its `admit` reserves a newcomer's memory, or returns the reason why it does not
-# fit.
+# a reason, which `Proposal` takes. `memory.room()` is a trial: its `admit` reserves a newcomer's memory, or returns the
+# reason why it does not fit. At the end, move each newcomer: `self.running.add(self.waiting.remove(one.id))`. The parts
+# are `Work(id, start, stop)` and `Proposal(work, newcomers, reasons)`, of tuples.
 
 
 # %% tags=["task"]
@@ -399,7 +401,7 @@ panels[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
 plt.show()
 
-# %% [markdown]
+# %% [markdown] tags=["prediction"]
 # The first token comes much sooner (the scale of the left chart is logarithmic) and throughput is higher at every
 # load. But the longest gap is *longer*: here a running answer is held up by the prompts of newcomers, which never
 # happens in a batch that nothing can join.
@@ -407,8 +409,8 @@ plt.show()
 # ### TTFT against throughput: the size of the batch
 #
 # `orca` has a bound, too: `max_batch`, the requests in one iteration, which was 8 in these runs. Sixteen requests a
-# second are more than small batches can serve. What does a larger bound buy, and what does it cost each running
-# request?
+# second are more than small batches can serve. Predict: what does a larger bound buy, and what does it cost each
+# running request?
 
 # %%
 bounds = [2, 4, 8, 16, 32]
@@ -580,7 +582,7 @@ for name, value in ms.items():
     print(f"{name:6} {value:.2f} ms for an iteration of 16 requests, real time")
 
 # %% [markdown]
-# Attention alone pays for every product that is started; in a whole iteration much less of that is left, because
+# Attention alone pays for every product that is started; in a whole iteration that cost matters much less, because
 # attention is a small part of it. How much depends on the machine. Baton (section 2.2) objects to Orca that it
 # "underutilizes the parallel computing capabilities of the GPU". FluidInfer (section 2) says that experiments show a
 # minimal effect, compared with what joining brings. Chapters 9 and 11 are about two ways out: a rectangle that

@@ -333,33 +333,32 @@ print(f"{holes.metrics['tokens']['idle']} idle tokens without the shuffle")
 # requests in memory is disturbed: `r7`, `r4`, `r1` lie side by side at the end. That is why each request keeps track
 # of its own offset (V-C), and why row $i$ of an iteration belongs to whatever request has buffer `offset` $+\ i$ now.
 #
-# ## Your turn: try every window
+# ## Your turn: around what is fixed
 #
-# When there are holes, the memory asks its method `_moves` which buffers to copy, and where to. Write it by brute
-# force: try every window, and list the copies that each needs. `live` and `fixed` are numbers of buffers, ascending,
-# out of 0 to `self.slots - 1`. Fixed ones are neither copied nor overwritten, because other workers use them: leave
-# them out before you cut windows, so that a window may lie on both sides of one. Of windows with equally few copies
-# take the leftmost, and pair sources with targets in ascending order. The check has requests with prompts, whose
-# buffers are fixed at first.
+# When there are holes, the memory asks its method `_moves` which buffers to copy, and where to. Algorithm 1 finds the
+# window: call `shuffled_region`, which takes and returns places in an array. `live` and `fixed` are numbers of buffers,
+# ascending, out of 0 to `self.slots - 1`. Fixed ones are neither copied nor overwritten, because other workers use
+# them: leave them out of the array, and turn places back into buffers afterwards, so that a window may lie on both
+# sides of one. Pair sources with targets in ascending order. The check has requests with prompts, whose buffers are
+# fixed at first.
 
 
 # %% tags=["task"]
 @register
 class Mine(Slots):
-    """Adjacent buffers, gathered by brute force."""
+    """Adjacent buffers, gathered around those that are fixed."""
 
     name = "mine"
 
     def _moves(self, live, fixed):
-        # BEGIN SOLUTION: the copies that each window needs, as pairs (from, to); then the shortest list of all
+        # BEGIN SOLUTION: the array without fixed buffers, the window in it, and the pairs (from, to) of buffers
         usable = [buffer for buffer in range(self.slots) if buffer not in fixed]
-        plans = []
-        for at in range(len(usable) - len(live) + 1):
-            window = usable[at : at + len(live)]
-            come_in = sorted({*live}.difference(window))
-            filled = sorted({*window}.difference(live))
-            plans.append([*zip(come_in, filled)])
-        return min(plans, key=len)  # of equally short ones the first
+        array = [int(buffer in live) for buffer in usable]
+        begin = shuffled_region(array)
+        window = usable[begin : begin + sum(array)]
+        sources = [buffer for buffer in usable if buffer in live and buffer not in window]
+        targets = [buffer for buffer in window if buffer not in live]
+        return [*zip(sources, targets)]
         # END SOLUTION
 
 

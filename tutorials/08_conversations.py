@@ -760,7 +760,7 @@ for what, requests in (("never come back", once), ("short histories", short)):
 #   3; also Yu, Lin and Li, *Stateful Large Language Model Serving with Pensieve* (2025).
 # - Gao et al., *Cost-Efficient Large Language Model Serving for Multi-turn Conversations with CachedAttention*
 #   (2024): three tiers.
-# - Zheng et al., *SGLang* (2023): kept KV as a tree, shared between conversations (`memory__share=True` here).
+# - Zheng et al., *SGLang* (NeurIPS 2024): kept KV as a tree, shared between conversations (`memory__share=True` here).
 #
 # **Next:** all this needs kernels that read blocks. Chapter 9 asks how far one gets without them, in padded
 # rectangles whose rows are given to newcomers.

@@ -31,11 +31,12 @@
 # > **What we measure.** `minifuse reproduce baton-table1 --scale paper`, `baton-table2`, `baton-fig6`, `baton-fig7`,
 # > `baton-fig8`: virtual time by data sheets, five draws of the lengths. `orca` and `vllm` are in the tables, too.
 # >
-# > **Agreement.** Within 10%, five rounds. `baton-pd` over `baton`: at 8 above (2.35 times), at 4 undecided (1.76).
-# > Over padded batches: above (3.74 and 2.94). Table 2: below (1.25 at 2, 0.89 at 10); with insertion by embedding over
-# > batches that run on to 200 tokens, our guess, undecided (1.80 at 2, 1.22 at 10). Fig. 6: above at 2, agrees at 10,
-# > undecided between. Fig. 7: agrees, at 10 undecided. Fig. 8: the peak is 1.79 to 4.74 times that of padded batches
-# > with shaping, above, and 0.93 to 1.00 times with embedding, undecided. All figures: `benchmarks/results/README.md`.
+# > **Agreement.** A point agrees if all five draws lie within 10%, and is undecided if they differ. `baton-pd` over
+# > `baton`: at 8 above (2.35 times), at 4 undecided (1.76). Over padded batches: above (3.74 and 2.94). Table 2: below
+# > (1.25 at 2, 0.89 at 10); with insertion by embedding over batches that run on to 200 tokens, our guess, undecided
+# > (1.80 at 2, 1.22 at 10). Fig. 6: above at 2, agrees at 10, undecided between. Fig. 7: agrees, at 10 undecided. Fig.
+# > 8: the peak is 1.79 to 4.74 times that of padded batches with shaping, above, and 0.93 to 1.00 times with embedding,
+# > undecided. All figures: `benchmarks/results/README.md`.
 # >
 # > **Errata.** No Orca was measured: `baton` stands for it (5.1). Orca needs no copies of parameters (2.2). At a batch
 # > of 2 no lengths from 24 to 200 let refilling save more than 1.79 times the iterations, and Table 2 has 1.94: its

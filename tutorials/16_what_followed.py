@@ -17,14 +17,14 @@
 # The five papers ask which work runs next, where its KV lies, and how attention reads it. Other ideas appeared beside
 # and after them, and today's servers have most of them. This chapter goes through six, under the names that you will
 # meet. Each is shown by a run or a count as far as minifuse can. One that minifuse does not have, speculative
-# decoding, you find here as thirty lines of code. What only a GPU can show is said to be so.
+# decoding, you find here as thirty lines of code. Where only a GPU could show something, we say so.
 #
 # **You will be able to**
 #
 # - say of six ideas of today's servers what each saves, what it costs, and which part of it minifuse has;
 # - count what a prefix cache finds in a workload, for several ways of keeping KV;
 # - compute from model, machine and link what it costs to compute prompts on another machine;
-# - write speculative decoding, and predict its speed-up from the acceptance rate, the draft and the batch;
+# - read speculative decoding as code, and predict its speed-up from the acceptance rate, the draft and the batch;
 # - compute the bytes and the largest error of KV in 8 bits;
 # - say what CUDA graphs take away, and which idle rows they bring back.
 
@@ -90,7 +90,7 @@ def asks_llama(*lengths, **options):
 # Chapter 3 cut long prompts with `token_budget`. The usual name is **chunked prefill**. Sarathi-Serve fills an
 # iteration as you did: single tokens first, then pieces of prompts, as many tokens as the budget leaves, so that no
 # answer stalls (*stall-free batching*). DeepSpeed-FastGen calls it *Dynamic SplitFuse*, and vLLM does it by default
-# since its version 1. Which techniques of minifuse have the option? `fluid` always cuts; with `vllm` one changes the
+# since its V1 engine. Which techniques of minifuse have the option? `fluid` always cuts; with `vllm` one changes the
 # policy, since that technique is vLLM as the papers knew it: prompts run alone.
 
 # %%
@@ -236,9 +236,9 @@ plt.show()
 # finds four tokens less than the run, in which a conversation also finds its own last chunk, though it is not full.)
 
 # %% [markdown]
-# What a real tree has besides is an order: SGLang prefers waiting requests with the longest beginning in the tree. What
-# is kept fills the memory; the dotted blocks below are there for a text that may come. Where texts do not begin alike,
-# keeping is worth nothing (chapter 8).
+# What a real tree has besides is an order: SGLang's paper serves the waiting requests with the longest
+# beginning in the tree first. What is kept fills the memory; the dotted blocks below are there for a text that may
+# come. Where texts do not begin alike, keeping is worth nothing (chapter 8).
 
 # %%
 draw_memory(caches["all texts kept, found by hash"], step=caches["all texts kept, found by hash"].steps[-1])
@@ -250,7 +250,7 @@ show_source(Owners.found, Owners._digest)
 # ## Disaggregation: prompts on machines of their own
 #
 # A prompt is bound by arithmetic, a single token by reading (chapter 1). **Disaggregation**, as in DistServe and
-# Splitwise, computes the first on other machines than the second, and sends the KV over. Flover and Baton compute
+# Splitwise, computes prompts and single tokens on different machines, and sends the KV over. Flover and Baton compute
 # prompts apart, too, but on the *same* device (chapters 5 and 9): `fusion`, and `baton-pd` with a worker for prompts.
 # They serve the requests of the first section. Predict: are their gaps shorter than those of `orca` with whole prompts?
 # And shorter than with pieces?
@@ -392,18 +392,6 @@ def look_up(tokens, k, longest=3):
     return []
 
 
-# %% [markdown] tags=["prediction"]
-# ### A prediction
-#
-# Six questions to `tiny`. The first is asked behind a conversation in which the model has counted the same numbers
-# already; its answer has 42 tokens, the end included. Plain decoding takes one forward pass for each token of an
-# answer. With prompt lookup and drafts of 8, predict:
-#
-# 1. How many passes does the second counting take at least?
-# 2. Which of the six answers take fewer than half as many passes as tokens, and which gain next to nothing?
-# 3. Can a bad guess change an answer?
-
-
 # %%
 def behind(first, second):
     """The second question, behind the first and its answer."""
@@ -420,6 +408,19 @@ questions = {
     "reverse": asks("reverse cat moon tree owl king")[0],
     "nonsense": asks((8, 60))[0],
 }
+
+# %% [markdown] tags=["prediction"]
+# ### A prediction
+#
+# These are six questions to `tiny`. The first is asked behind a conversation in which the model has counted the same
+# numbers already; its answer has 42 tokens, the end included. Plain decoding takes one forward pass for each token of
+# an answer. With prompt lookup and drafts of 8, predict:
+#
+# 1. How many passes does the second counting take at least?
+# 2. Which of the six answers take fewer than half as many passes as tokens, and which gain next to nothing?
+# 3. Can a bad guess change an answer?
+
+# %%
 truth = {name: oracle.answer(model, request) for name, request in questions.items()}
 looked_up = {}
 for name, request in questions.items():
@@ -794,8 +795,8 @@ plt.show()
 #    A prompt takes 42 ms. An iteration reads 13.2 GB of weights and 32 · 1,100 tokens of KV, 18.5 GB: 20.4 ms; 200 of
 #    these, shared by 32, are 127 ms. Three.
 #    </details>
-# 4. A draft model takes 0.1 of a pass for each token that it drafts, and is right with 0.8. Which $k$ is best for one
-#    request? *Hint: divide the tokens of a pass by 1 + 0.1 k.*
+# 4. A draft model takes 0.1 of a pass for each token that it drafts, and is right with probability 0.8. Which $k$ is
+#    best for one request? *Hint: divide the tokens of a pass by 1 + 0.1 k.*
 #    <details><summary>Answer</summary>
 #    <code>max(range(1, 20), key=lambda k: expected(0.8, k) / (1 + 0.1 * k))</code> is 6, with 2.47 times the tokens a
 #    second. Prompt lookup costs nothing, so it may be wrong more often.
@@ -804,8 +805,8 @@ plt.show()
 #    `speculate` for temperatures above 0? *Hint: where is the model's own token chosen?*
 #    <details><summary>Answer</summary>
 #    Only <code>argmax</code>: draw the token of each position with its own noise, and compare. Without such noise one
-#    accepts a drafted token with the probability min(1, p/q), p and q being the two models' probabilities of it, and
-#    corrects the rest, so that the <i>distribution</i> stays the same (Leviathan et al.; Chen et al.).
+#    accepts a drafted token with the probability min(1, p/q), p and q being its probabilities by the model and by the
+#    draft, and corrects the rest, so that the <i>distribution</i> stays the same (Leviathan et al.; Chen et al.).
 #    </details>
 #
 # ## How the papers tell it, and what we do differently

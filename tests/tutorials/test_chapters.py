@@ -113,7 +113,8 @@ def test_what_asks_draws_and_is_to_be_written_has_its_tag(chapter: Chapter) -> N
         tags = cell.metadata.get("tags", ())
         if PREDICTION in tags:
             asked += 1
-            assert cell.cell_type == "markdown" and QUESTION.search(cell.source), cell.source[:80]
+            assert cell.cell_type == "markdown", cell.source[:80]
+            assert QUESTION.search(cell.source), f"it asks nothing: {cell.source[:80]}"
         if DRAWS.search(cell.source) and cell.cell_type == "code":
             drawn += 1
             assert PLOT in tags, f"it draws, and has no tag: {cell.source[:80]}"

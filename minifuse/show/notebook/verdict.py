@@ -7,18 +7,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from minifuse.core.errors import LawBroken
+from minifuse.contracts.fault import Hung
+from minifuse.core.errors import LawBroken, UsageError
 from minifuse.core.request import Request
 from minifuse.model.source import resolve
 from minifuse.show.notebook.played import Played, play
 from minifuse.show.observed import brief, timeline, told_case
 from minifuse.techniques import mix_for, technique
 from minifuse.testing import GRAPHS, TEXTS
+from minifuse.testing.alarm import alarm
 from minifuse.testing.search import Search
 
 DECISIONS = ("work", "moves", "shape", "waves", "lanes")  # of a step's line in the trace
 WIDTH = 100  # characters of the picture of a run
 SCENARIOS = 10  # random ones, for the laws: a second or two
+PATIENCE_S = 20.0  # of processor time
 
 
 @dataclass(frozen=True)
@@ -61,20 +64,26 @@ def check(
         how: options of both runs, as for `play`.
 
     Raises:
-        UsageError: there is no such technique, stage or option, or the mix is impossible.
+        UsageError: no stage is named, there is no such technique, stage or option, or the mix is impossible.
     """
     own: dict[str, Any] = {"batching": batching, "memory": memory, "attention": attention}
+    named = [given for given in own.values() if given is not None]
+    if not named:
+        raise UsageError("check was given no stage of yours: give its name, such as batching='mine'.")
     subject = GRAPHS if resolve(model).kind == "cells" else TEXTS
     row = mix_for(technique(name), subject.kind, **own)
     asked = [*requests]
     try:
-        Search(subject, row, ()).run(scenarios, seed=0)
-        told = f"no law is broken on {scenarios} scenarios"
-        if not asked:
-            return Verdict(True, f"{told}.")
-        mine = play(name, asked, model=model, **own, **how)
+        with alarm(PATIENCE_S):
+            Search(subject, row, ()).run(scenarios, seed=0)
+            told = f"no law is broken on {scenarios} scenarios"
+            if not asked:
+                return Verdict(True, f"{told}.")
+            mine = play(name, asked, model=model, **own, **how)
     except LawBroken as broken:
         return Verdict(False, _in_words(broken))
+    except Hung:
+        return Verdict(False, f"it has not ended after {PATIENCE_S:g} s: does a loop of {named[0]!r} end?")
     right = play(name, asked, model=model, **how)
     difference = next(_differences(mine, right), None)
     if difference is not None:

@@ -79,6 +79,8 @@ def test_moves_the_least(work):
         live, stays = memory
         moves = asked(work, live, stays)
         best = min(outside(live, offset) for offset in windows(live, stays))
+        if not side_by_side(gathered(live, moves)):
+            raise Unmet(f"{told(live, stays)} is not gathered by the moves {moves}.")
         if len(moves) > best:
             raise Unmet(f"moves of {told(live, stays)} copies {len(moves)} buffers, and {best} are enough.")
 
@@ -116,5 +118,7 @@ def test_keeps_the_laws(work):
     """In the engine, under all laws: the shuffle loses no KV and changes no answer."""
     lengths = work.random.sample(range(2, 12), 6)  # no two end together, so there are holes, which few scenarios have
     requests = [Request(f"r{i}", (1, 2), length, ignore_eos=True) for i, length in enumerate(lengths)]
-    run(work, ROW, Shuffled, requests, memory__slots=6, batching__preprocess="inline")
+    found = run(work, ROW, Shuffled, requests, memory__slots=6, batching__preprocess="inline")
+    if idle := found.metrics["tokens"]["idle"]:
+        raise Unmet(f"{idle} idle tokens are computed: gather the live buffers, and none is.", events=found.events)
     keeps_the_laws(work, ROW, Shuffled)
