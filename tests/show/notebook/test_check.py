@@ -6,7 +6,9 @@ import sys
 from types import ModuleType
 
 import pytest
+from registers import keep_registers
 
+from minifuse import stages
 from minifuse.batching.iteration import Iteration
 from minifuse.core.errors import UsageError
 from minifuse.core.plan import Proposal, Reason
@@ -16,19 +18,16 @@ from minifuse.show.notebook import verdict
 from minifuse.show.notebook.played import play
 from minifuse.show.notebook.prompts import asks
 from minifuse.show.notebook.verdict import check
-from minifuse.stages import register, stage
 
 SIX = asks("sort 7 2 5", "count from 3 to 9", "reverse dog cat", "repeat duck 4 times", arrivals=[0, 0, 0, 0.001])
 
 
-@register
 class Alike(Iteration):
     """Decides as its base."""
 
     name = "check-alike"
 
 
-@register
 class Unwritten(Iteration):
     """Is a task."""
 
@@ -38,7 +37,6 @@ class Unwritten(Iteration):
         raise NotImplementedError("who runs, and who joins?")
 
 
-@register
 class Alone(Iteration):
     """Admits one request at a time: lawful, for it claims nothing."""
 
@@ -49,7 +47,6 @@ class Alone(Iteration):
         return Reason("alone", sequence.id, "not admitted: another runs") if self.running or joining else None
 
 
-@register
 class Overfull(Iteration):
     """Admits without asking memory."""
 
@@ -61,7 +58,6 @@ class Overfull(Iteration):
         return Proposal((), (), ())
 
 
-@register
 class Endless(Iteration):
     """Never decides."""
 
@@ -70,6 +66,14 @@ class Endless(Iteration):
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         while True:
             pass
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policies above are known while a test of this file runs."""
+    keep_registers(monkeypatch)
+    for policy in (Alike, Unwritten, Alone, Overfull, Endless):
+        stages.register(policy)
 
 
 def test_a_stage_that_decides_alike_passes() -> None:
@@ -115,5 +119,5 @@ def test_a_cell_that_is_run_again_defines_its_stage_anew(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     made = [type("Mine", (Iteration,), {"name": "check-again", "__module__": "__main__"}) for _ in range(2)]
     for one in made:
-        register(one)
-    assert stage("batching", "check-again") is made[1]
+        stages.register(one)
+    assert stages.stage("batching", "check-again") is made[1]
