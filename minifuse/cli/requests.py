@@ -20,6 +20,7 @@ from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.serve.assembly import Choices
+from minifuse.techniques import TECHNIQUES
 from minifuse.workload import tour
 from minifuse.workload.cells import RESERVED, cell_workload
 from minifuse.workload.conversations import NAME, as_requests, conversation_stream, conversations, parse_asked
@@ -126,6 +127,12 @@ def note_priorities(workload: Workload, served: Iterable[Choices]) -> None:
         able = [row.name for row in others if "batching.order" in row.option_names]
         advice = f"add --set batching.order=priority, for {all_of(able)}" if able else "see minifuse list --json"
         tell(f"note: the priorities of the requests are not followed by {names}: {advice}.")
+
+
+def note_techniques(texts: Iterable[str]) -> None:
+    """Print on stderr which typed prompts are the names of techniques."""
+    for name in dict.fromkeys(text for text in texts if text in TECHNIQUES):
+        tell(f"note: {name} is served as a prompt: --technique {name} chooses the technique of that name.")
 
 
 class _Maker:

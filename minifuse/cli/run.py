@@ -14,7 +14,7 @@ from minifuse.cli.failures import told
 from minifuse.cli.files import STDOUT, file_or_stdout, refuse_overwriting
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.replay import REPLAY, Page, page_of
-from minifuse.cli.requests import Workload, make_workload, note_priorities
+from minifuse.cli.requests import Workload, make_workload, note_priorities, note_techniques
 from minifuse.cli.state import STATE, begun, open_state, report_unstored
 from minifuse.cli.status import loading
 from minifuse.cli.streams import print_result, result_stream, silence
@@ -84,6 +84,7 @@ def run(options: RunOptions) -> int:
     refuse_overwriting(written, [options.model, options.prompts])
     source = resolve(options.model)
     choices = options.choices(chosen(options, source.kind, DEFAULT[source.kind]))
+    note_techniques(options.texts)
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts, begun(options.state))
     note_priorities(workload, [choices])

@@ -357,3 +357,9 @@ def test_a_run_that_served_nothing_has_no_table(minifuse: Cli) -> None:
 def test_no_table_is_narrower_than_a_line_can_be(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1")
     assert max(map(len, minifuse("explain", "orca").out.splitlines())) > 20
+
+
+@pytest.mark.parametrize("typed", [("orca", "sort 7 2 5"), ("orca", "--workload", "tour")])
+def test_a_prompt_that_names_a_technique_is_noted(typed: tuple[str, ...], minifuse: Cli) -> None:
+    told = "note: orca is served as a prompt: --technique orca chooses the technique of that name."
+    assert told in minifuse("run", *typed).err
