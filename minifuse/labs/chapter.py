@@ -8,7 +8,7 @@ A chapter marks its cells with tags, which jupytext keeps in the source (`# %% t
     task          code with a marked solution (skeleton.py)  its skeleton; the solution follows, folded
 
 After a prediction, the code up to the next text is folded, and so is that text up to its first heading or next
-question: they give the answer away.
+question: they give the answer away. So does a box's paragraph on agreement, which is folded too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from minifuse.labs.skeleton import BLOCK, skeleton
 Cell = dict[str, Any]
 PLOT, PREDICTION, TASK = "plot", "prediction", "task"
 QUESTION = re.compile(r"\b[Pp]redict\b|\b[Bb]efore you (?:run|look|press)\b")
+AGREEMENT = re.compile(r"^> (\*\*Agreement\.\*\*.*?)(?=^>$|\Z)", re.MULTILINE | re.DOTALL)  # of a paper's box
 NUMBERED = re.compile(r"^(\d+)\. ", re.MULTILINE)
 
 
@@ -49,8 +50,9 @@ def _cells(cells: list[Cell]) -> Iterator[Cell]:
         if cell["cell_type"] == "code":
             yield from _code(cell, tags, fold=predicted or PLOT in tags)
             continue
+        cell["source"] = AGREEMENT.sub(_folded_agreement, _text(cell))
         if predicted:
-            cell["source"] = _folded_answer(_text(cell))
+            cell["source"] = _folded_answer(cell["source"])
         predicted = PREDICTION in tags
         yield cell
         if predicted:
@@ -94,6 +96,13 @@ def _place(questions: str) -> str:
     numbers = NUMBERED.findall(last)
     lines = [f"{number}. ..." for number in numbers] or ["..."]
     return "\n".join(["**Your prediction** (write it here before you run the next cell):", "", *lines])
+
+
+def _folded_agreement(paragraph: re.Match[str]) -> str:
+    """Fold what a box tells of measurements that the chapter asks to predict."""
+    text = paragraph[1].replace("\n> ", "\n").strip()
+    folded = _details("How far our figures agree (open it at the end of the chapter)", text)
+    return "".join(f"> {line}".rstrip() + "\n" for line in folded.splitlines())
 
 
 def _folded_answer(text: str) -> str:

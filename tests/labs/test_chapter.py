@@ -77,6 +77,18 @@ def test_a_task_is_unsolved_and_its_solution_is_folded() -> None:
     assert "SOLUTION" not in solution["source"]
 
 
+def test_a_box_folds_how_far_figures_agree() -> None:
+    (box,) = given(
+        markdown("Text.\n\n> **Claim.** 2 times.\n>\n> **Agreement.** Only\n> 1.3 times.\n>\n> **Errata.** None.")
+    )
+    *before, claim, _, opens, _, told, more, _, closes, _, errata = box["source"].splitlines()
+    assert before == ["Text.", ""]
+    assert claim == "> **Claim.** 2 times."
+    assert opens.startswith("> <details><summary>How far our figures agree")
+    assert (told, more, closes) == ("> **Agreement.** Only", "> 1.3 times.", "> </details>")
+    assert errata == "> **Errata.** None."
+
+
 def test_a_task_without_a_solution_is_refused() -> None:
     with pytest.raises(UsageError, match="a task of the chapter has no solution that is marked"):
         given(code("pass", "task"))
@@ -87,6 +99,8 @@ def test_every_chapter_makes_a_notebook_that_gives_nothing_away(chapter: Chapter
     cells = json.loads(student_notebook(chapter.notebook.read_text()))["cells"]
     assert not any(cell.get("outputs") for cell in cells)
     assert not any("SOLUTION" in "".join(cell["source"]) for cell in cells)
+    shown = ["".join(cell["source"]).replace("\n>\n", "\n\n") for cell in cells]
+    assert not any("\n\n> **Agreement" in text and "<details>" not in text for text in shown)
     places = [cell for cell in cells if "".join(cell["source"]).startswith("**Your prediction**")]
     assert places
     assert len({cell["id"] for cell in cells}) == len(cells)
