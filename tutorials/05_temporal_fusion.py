@@ -343,7 +343,7 @@ replay(fusion, rival, address="i=5&b=instances&request=r1", height=760)
 # Write `propose`. Worker 0, `MAIN`, is the main stream: it gives a token to each of the sequences in `self.admitted`
 # that is not in the phase `PREPROCESSING`, in the order of admission, and to newcomers whose prompt is a single token.
 # Any other worker admits the first of `self.waiting`, and computes its prompt without the last token, in that phase.
-# Newcomers move to `self.admitted`. Nobody is overtaken: where the first of the queue is for another worker, or
+# Newcomers move to `self.admitted`. Nobody is overtaken: if the first in the queue needs another worker, or
 # `memory.room()` does not admit it, give a `Reason(code, id, sentence)` and stop.
 
 

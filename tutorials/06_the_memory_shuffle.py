@@ -346,7 +346,7 @@ print(f"{holes.metrics['tokens']['idle']} idle tokens without the shuffle")
 # %% tags=["task"]
 @register
 class Mine(Slots):
-    """Adjacent buffers, gathered around those that are fixed."""
+    """Adjacent buffers, gathered around fixed ones."""
 
     name = "mine"
 

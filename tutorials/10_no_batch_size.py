@@ -458,7 +458,7 @@ plt.show()
 # The requests that run may lack room for their next tokens. Write `pausing`, which makes room. For each of
 # `self.running`, the oldest first, `room.extend(one)` sets aside what its next token needs and returns None, or else
 # the reason why it cannot. Then the newest that still runs (the last of `[*self.running]`) pauses, `room.evict` frees
-# its blocks, and the same request asks again; if it is itself the newest, it pauses. Return those that pause.
+# its blocks, and the same request asks again; if it is itself the newest, it pauses. Return the requests that pause.
 
 
 # %%

@@ -817,7 +817,7 @@ plt.show()
 # - BatchMaker has a set of supported batch sizes, at which each cell is prepared before requests arrive
 #   (`batching.batch_sizes`): the idea behind a list of recorded graphs.
 # - No technique of minifuse speculates. Copies in 8 bits are our addition to `fluid` (`docs/fluidinfer.md`).
-# - What is said here of other systems comes from their papers and manuals. minifuse has run none of them.
+# - Facts about other systems are from their papers and manuals; minifuse has run none of these systems.
 #
 # ## Further reading
 #

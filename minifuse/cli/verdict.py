@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,8 @@ from pydantic_core import to_jsonable_python
 
 from minifuse.cli.look_at import look_at, read
 from minifuse.cli.tally import Tally
-from minifuse.core.errors import LawBroken, one_line, shortened
-from minifuse.show.observed import brief, decided, legend, timeline, told_case
+from minifuse.core.errors import LawBroken, shortened
+from minifuse.show.observed import LONGEST, brief, told_case, told_run, wrapped
 from minifuse.stages import Kind
 from minifuse.testing.statements import statement
 from minifuse.trace.step import step_decisions
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 
 NARROWEST, WIDEST = 40, 80
-MOST_DECISIONS = 3
-LONGEST = 3 * WIDEST - 10  # characters of the text that says what happened
 QUICK = "the laws that were tried on it: all that one run shows, and on each scenario one of those that compare runs"
 
 
@@ -89,23 +86,11 @@ def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, a
     lines += _wrapped(f"happened  {shortened(brief(broken.what), LONGEST)}", 10)
     if seen is not None:
         lines += [*_wrapped(f"where     {shortened(told_case(seen), 2 * LONGEST)}", 10), ""]
-        lines += [*_run(seen, broken.what, _width(), places=kinds != ["batching"]), ""]
+        lines += [*told_run(seen, broken.what, _width(), places=kinds != ["batching"]), ""]
     lines += _listed("look at", [str(place) for place in look_at(broken, kinds)])
     lines += _listed("read", read(broken.law, seen.case.row if seen is not None else None))
     lines += _wrapped(f"found     on scenario {tally.scenarios}; again with {again}", 10)
     return "\n".join(lines)
-
-
-def _run(seen: Observation, what: str, width: int, places: bool) -> list[str]:
-    """Draw a run as a timeline, and write its last decisions below."""
-    try:
-        picture = timeline(seen, what, width)
-        decisions = decided(seen, MOST_DECISIONS, places)
-    except Exception:  # a stage may have decided something that cannot be drawn
-        last = seen.proposals[-1] if seen.proposals else "nothing"
-        return _wrapped(shortened(f"proposed: {last}", LONGEST), 4, width)
-    lines = [*picture, *_wrapped(f"({legend(picture)})", width=width), ""]
-    return lines + [part for line in decisions for part in _wrapped(shortened(line, 2 * width - 10), 4, width)]
 
 
 def _width() -> int:
@@ -117,9 +102,8 @@ def _listed(head: str, items: list[str]) -> list[str]:
     return [line for i, item in enumerate(items) for line in _wrapped(f"{head if not i else '':<10}{item}", 10)]
 
 
-def _wrapped(text: str, indent: int = 0, width: int | None = None) -> list[str]:
-    width = width or _width()
-    return textwrap.wrap(one_line(text), width, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
+def _wrapped(text: str, indent: int = 0) -> list[str]:
+    return wrapped(text, _width(), indent)
 
 
 def broken_json(broken: LawBroken, kinds: list[Kind]) -> dict[str, Any]:
@@ -143,5 +127,5 @@ def broken_json(broken: LawBroken, kinds: list[Kind]) -> dict[str, Any]:
         "settings": to_jsonable_python(seen.case.settings, fallback=repr),
         "scenario": to_jsonable_python(seen.case.scenario, fallback=repr),
         "steps": [step_decisions(step) for step in seen.steps],
-        "run": _run(seen, broken.what, WIDEST, places=True),
+        "run": told_run(seen, broken.what, WIDEST, places=True),
     }

@@ -1,4 +1,4 @@
-"""Makes a student's notebook of an executed chapter: without outputs, with places for predictions and for code.
+"""Makes a student's notebook of an executed chapter, with places for predictions and code.
 
 A chapter marks its cells with tags, which jupytext keeps in the source (`# %% tags=["plot"]`):
 
@@ -13,7 +13,6 @@ question: they give the answer away. So does a box's paragraph on agreement, whi
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterator
@@ -44,8 +43,7 @@ def student_notebook(executed: str) -> str:
 def _cells(cells: list[Cell]) -> Iterator[Cell]:
     """Yield the cells of a student's notebook."""
     predicted = False  # between a prediction and the text that tells what happened
-    for executed in cells:
-        cell = copy.deepcopy(executed)
+    for cell in cells:
         tags = cell["metadata"].get("tags", ())
         if cell["cell_type"] == "code":
             yield from _code(cell, tags, fold=predicted or PLOT in tags)
@@ -56,7 +54,7 @@ def _cells(cells: list[Cell]) -> Iterator[Cell]:
         predicted = PREDICTION in tags
         yield cell
         if predicted:
-            yield _markdown(_place(_text(executed)))
+            yield _markdown(_place(cell["source"]))
 
 
 def _code(cell: Cell, tags: list[str], fold: bool) -> Iterator[Cell]:
@@ -91,7 +89,7 @@ def _details(summary: str, text: str) -> str:
 
 
 def _place(questions: str) -> str:
-    """Return a place to answer the numbered questions that end a cell, or one question without a number."""
+    """Return a place to answer the questions, numbered or not, at the end of a cell."""
     last = questions[[*QUESTION.finditer(questions)][-1].start() :]
     numbers = NUMBERED.findall(last)
     lines = [f"{number}. ..." for number in numbers] or ["..."]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from minifuse.core.errors import one_line, shortened
 from minifuse.core.places import Pages, Runs, State
 from minifuse.core.plan import TRANSFORMER, Extent, Move, Place, Plan, Proposal, Work
 from minifuse.core.request import Request
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 BROKEN = "!!"
 CUT = "..."
+MOST_DECISIONS = 3
+LONGEST = 230  # characters of a text that says what happened
 MOST_ROWS = 20  # if there are more rows, only those that ran most or went wrong are shown
 
 
@@ -224,6 +228,27 @@ def _move(move: Move) -> str:
     source, target = (_span(first, first + move.num_tokens) for first in (move.source, move.target))
     tiers = [f"{tier} " if move.crosses else "" for tier in (move.source_tier, move.target_tier)]
     return f"{move.kind} {tiers[0]}{source} to {tiers[1]}{target}"
+
+
+def told_run(seen: Observation, what: str, width: int, *, places: bool) -> list[str]:
+    """Draw a run as a timeline, and write its last decisions below.
+
+    Args:
+        places: also write where the KV of each sequence lies.
+    """
+    try:
+        picture = timeline(seen, what, width)
+        decisions = decided(seen, MOST_DECISIONS, places)
+    except Exception:  # a stage may have decided something that cannot be drawn
+        last = seen.proposals[-1] if seen.proposals else "nothing"
+        return wrapped(shortened(f"proposed: {last}", LONGEST), width, 4)
+    lines = [*picture, *wrapped(f"({legend(picture)})", width), ""]
+    return lines + [part for line in decisions for part in wrapped(shortened(line, 2 * width - 10), width, 4)]
+
+
+def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+    """Break a text into lines; `indent` is for all but the first."""
+    return textwrap.wrap(one_line(text), width, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
 
 
 def told_case(seen: Observation) -> str:

@@ -30,7 +30,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 VIRTUAL = ("--scale", "paper", "--tokens", "4", "--rounds", "1")  # no weights, no waiting
 SMALL = {"tokens": 4, "hidden": 4, "requests": 8}
 SERVING = {f"pensieve-fig3.{number}" for number in (12, 13, 14, 15, 16, 18)}  # seconds each, in real time
-LONGEST = SERVING | {  # their tables and pictures are drawn as those of another figure of their paper
+LONGEST = SERVING | {  # another figure of the same paper has such tables and pictures
     *("flover-fig9", "flover-fig10", "batchmaker-fig2.11", "batchmaker-fig2.13", "batchmaker-fig2.15"),
     *("baton-table1", "fluidinfer-fig12"),
 }

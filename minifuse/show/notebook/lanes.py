@@ -150,7 +150,7 @@ def _look(sign: str) -> dict[str, Any]:
 
 
 def _task(number: int) -> dict[str, Any]:
-    """Return how nodes of a type of cell are drawn, by the number of the type."""
+    """Return how nodes of the cell type with this number are drawn."""
     return {"facecolor": STATES[f"task-{number % NUM_TASKS}"], "linewidth": 0.0}
 
 

@@ -27,7 +27,7 @@ class Gap(NamedTuple):
 
 
 class KVInUse(NamedTuple):
-    """Slots of the device in an iteration, and slots of KV that is on the host alone."""
+    """Counts slots in an iteration: of the device, and on the host alone."""
 
     used: int
     reserved: int  # used ones included
@@ -36,7 +36,7 @@ class KVInUse(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A copy of KV that an iteration makes; slots of the host have numbers of their own."""
+    """A copy of KV in an iteration; the host numbers its own slots."""
 
     kind: str  # such as "swap_in" or "shuffle"
     source: int
@@ -106,7 +106,7 @@ def moves(run: Played, step: int) -> list[Moved]:
 
 
 def block_tables(run: Played, step: int) -> dict[str, list[int]]:
-    """Return the blocks of each request that an iteration computes, in the order of its text.
+    """Return the block table of each request in an iteration.
 
     Raises:
         UsageError: the run has no such iteration, or its KV is not in blocks.
@@ -123,7 +123,7 @@ def block_tables(run: Played, step: int) -> dict[str, list[int]]:
 
 
 def reasons(run: Played) -> list[Refused]:
-    """Return why requests at the head of the queue waited and others were evicted, in order of time.
+    """Return why requests waited at the head of the queue, or were evicted.
 
     for one in reasons(play("orca", requests)):
         print(f"iterations {one.steps[0]} to {one.steps[-1]}: {one.request} {one.text}")

@@ -12,7 +12,7 @@ from minifuse.core.errors import LawBroken, UsageError
 from minifuse.core.request import Request
 from minifuse.model.source import resolve
 from minifuse.show.notebook.played import Played, play
-from minifuse.show.observed import brief, timeline, told_case
+from minifuse.show.observed import brief, told_case, told_run
 from minifuse.techniques import mix_for, technique
 from minifuse.testing import GRAPHS, TEXTS
 from minifuse.testing.alarm import alarm
@@ -51,7 +51,7 @@ def check(
     model: str = "tiny",
     **how: Any,
 ) -> Verdict:
-    """Check a stage of your own in the technique `name`: by the laws, then beside the technique's own stage.
+    """Check your own stage by the laws, and beside the technique's own stage.
 
         check("orca", asks("sort 7 2 5", "count from 3 to 9"), batching="mine", max_batch=1)
 
@@ -100,7 +100,7 @@ def _in_words(broken: LawBroken) -> str:
         cause = cause.__cause__
     lines = [f"the law {broken.law!r} is broken: {brief(broken.what)}"]
     if broken.seen is not None:
-        lines += [told_case(broken.seen), *timeline(broken.seen, broken.what, WIDTH)]
+        lines += [told_case(broken.seen), *told_run(broken.seen, broken.what, WIDTH, places=True)]
     return "\n".join(lines)
 
 

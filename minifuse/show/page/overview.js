@@ -8,7 +8,7 @@ import { actionsOf, unusedIdea } from "./actions.js";
 import { actButton, part, setText, tag } from "./elements.js";
 import { memoryOf, memoryTop } from "./series.js";
 import { CanvasSurface } from "./surface.js";
-import { totalsOf } from "./totals.js";
+import { firstArrival, totalsOf } from "./totals.js";
 import { counted, grouped, seconds } from "./words.js";
 
 /** The figures on the card of a run. */
@@ -31,9 +31,8 @@ function figures(model) {
 }
 
 /** When the first request of a run arrived, or the first column began. */
-function beginOf({ starts, requests }) {
-  const first = starts.reduce((least, one) => Math.min(least, one), Infinity);
-  return requests.reduce((least, { arrival }) => Math.min(least, arrival ?? Infinity), first);
+function beginOf(model) {
+  return model.starts.reduce((least, one) => Math.min(least, one), firstArrival(model));
 }
 
 /** An action in words, with the colour of its marks. */

@@ -12,11 +12,16 @@ const WHOLE = ["stop", "length"]; // how a request ends that was answered
  *     run waited for transfers
  */
 
+/** When the first request of a run arrived; Infinity: none did. */
+export function firstArrival({ requests }) {
+  return requests.reduce((least, { arrival }) => Math.min(least, arrival ?? Infinity), Infinity);
+}
+
 /** @returns {Totals} of a run */
 export const totalsOf = oncePerModel((model) => {
   const { length, steps, requests } = model;
   const sum = (values) => values.reduce((total, one) => total + one, 0);
-  const begin = requests.reduce((least, one) => Math.min(least, one.arrival ?? Infinity), Infinity);
+  const begin = firstArrival(model);
   const lasted = length ? model.passed[length - 1] - (Number.isFinite(begin) ? begin : 0) : 0;
   const working = steps.filter(({ work }) => work.length);
   const iterations = working.filter(({ phase }) => phase !== "preprocessing");
