@@ -282,7 +282,7 @@ draw_lanes(staggered)
 # | request | arrives at | prompt | answer |
 # |---|---|---|---|
 # | `r0` | 0 ms | 4 tokens | 12 tokens |
-# | `r1` | 1.2 ms | 6 | 5 |
+# | `r1` | 1.4 ms | 6 | 5 |
 # | `r2` | 3 ms | 3 | 9 |
 # | `r3` | 4.5 ms | 5 | 6 |
 #
@@ -296,7 +296,7 @@ draw_lanes(staggered)
 # 3. Which technique gives `r1` its *first token* earlier, and which gives it its *last* one earlier?
 
 # %%
-requests = asks((4, 12), (6, 5), (3, 9), (5, 6), arrivals=[0, 0.0012, 0.003, 0.0045])
+requests = asks((4, 12), (6, 5), (3, 9), (5, 6), arrivals=[0, 0.0014, 0.003, 0.0045])
 rival, fusion = play("instances", requests), play("fusion", requests)
 assert rival.tokens == fusion.tokens, "the answers are the same"
 draw_lanes(rival, fusion, by="time")

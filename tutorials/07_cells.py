@@ -420,7 +420,7 @@ class Mine(Cellular):
 
 # %%
 parsed = cell_workload("treebank", "treelstm", 8, 1000, Arrival(0.0005, 1))
-check("cellular", parsed, batching="mine", model=TREELSTM, max_batch=8, **ROOM)
+check("cellular", parsed, batching="mine", model=TREELSTM, max_batch=8, kv_memory="64KiB")
 
 # %% [markdown]
 # ## The source that matters: Algorithm 1

@@ -458,7 +458,7 @@ class Mine(Grouped):
 
 # %%
 more = asks((4, 3), (2, 9), (3, 6), (3, 5), (5, 3), (2, 4), (3, 7), (3, 4), (20, 3), (22, 4), (17, 5))
-check("baton-pd", more, batching="mine", max_batch=3, kv_memory="1MiB")
+check("baton-pd", more, batching="mine", max_batch=3, kv_memory="144KiB")
 
 # %% [markdown] tags=["prediction"]
 # ## One knob to turn: the length of the newcomer

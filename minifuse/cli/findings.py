@@ -68,7 +68,7 @@ def _markdown(row: Experiment, finding: Finding, source: dict[str, Any], shown: 
         f"{source['commit'] or 'unknown'}{state}."
     )
     lines = [f"# {row.name}: {row.paper}, {row.figure}", "", f"{row.shows[:1].upper()}{row.shows[1:]}.", ""]
-    lines += [f"![{row.name}]({shown})", ""] if shown else []
+    lines += [_shown(shown, row.name), ""] if shown else []
     for panel in finding.tables:
         columns = panel.filled
         heads = [" ".join(column.head.split()) for column in columns]
@@ -78,6 +78,12 @@ def _markdown(row: Experiment, finding: Finding, source: dict[str, Any], shown: 
     return "\n".join([*lines, *(f"- {note}" for note in (*finding.notes, where)), ""])
 
 
+def _shown(stem: str, alt: str) -> str:
+    """Return HTML that shows the picture's form for the reader's colour scheme."""
+    dark = f'<source media="(prefers-color-scheme: dark)" srcset="{stem}-dark.png">'
+    return f'<picture>{dark}<img src="{stem}.png" alt="{alt}"></picture>'
+
+
 def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -85,28 +91,30 @@ def _row(cells: list[str]) -> str:
 def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
     """Write a finding to NAME.json and NAME.md; NAME-SCALE for another than the default scale.
 
-    What was found before Ctrl-C came goes to NAME-interrupted, and replaces no whole finding. NAME.png, its picture, is
-    written where matplotlib is installed.
+    What was found before Ctrl-C came goes to NAME-interrupted, and replaces no whole finding. Its picture,
+    NAME.png and NAME-dark.png, is written where matplotlib is installed.
     """
     name = row.name if scale == Conditions().scale else f"{row.name}-{scale}"
     path = folder / (f"{name}-interrupted" if finding.interrupted else name)
     data = json.dumps({"schema": SCHEMA, "provenance": source, "figures": [row.as_json(finding)]}, indent=2)
-    drawn = _picture(finding)
-    shown = "" if drawn is None else f"{path.name}.png"
+    drawn = _pictures(finding)
+    shown = path.name if drawn else ""
     for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source, shown))):
         write_whole(path.with_name(f"{path.name}{ending}"), text)
-    if drawn is not None:
-        with whole_file(path.with_name(shown)) as file:
-            file.buffer.write(drawn)
+    for ending, picture in drawn.items():
+        with whole_file(path.with_name(f"{path.name}{ending}")) as file:
+            file.buffer.write(picture)
 
 
-def _picture(finding: Finding) -> bytes | None:
+def _pictures(finding: Finding) -> dict[str, bytes]:
+    """Return the picture's two forms, by the ending of their names; empty if there is none."""
     try:
-        from minifuse.papers.picture import picture
+        from minifuse.papers.picture import dark_form, picture
     except ModuleNotFoundError as error:
         tell(f"note: no picture is drawn, for {error.name} is not installed: pip install 'minifuse[tutorials]'.")
-        return None
-    return picture(finding)
+        return {}
+    drawn = picture(finding)
+    return {} if drawn is None else {".png": drawn, "-dark.png": dark_form(drawn)}
 
 
 def beside_others(finding: Finding, cores: float | None) -> Finding:

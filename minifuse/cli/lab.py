@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "minifuse.lab/1"
 HERE = "."
-REFERENCE = "(reference)"
 SHOWN = 30  # pairs that are listed
 SEEDED = "of the workloads that are drawn; the course's secret, to see what will be graded"
 SECRET = "of the course, from which hidden workloads are drawn; without one, a new one"
@@ -190,20 +189,18 @@ def score(options: ScoreOptions) -> int:
 
 @takes(SimilarOptions)
 def similar(options: SimilarOptions) -> int:
-    """List how alike hand-ins are to each other and to the reference, most alike first."""
+    """List how alike hand-ins are to each other and to published code, most alike first."""
     from minifuse.labs.handins import hand_ins, lab_of
     from minifuse.labs.similar import alike
-    from minifuse.labs.skeleton import skeleton
 
     files, without = hand_ins(options.hand_ins)
     if not files:
         raise UsageError("No hand-ins are named: give folders with a solution.py, or files.")
     lab = lab_of(files, options.lab)
-    reference = lab.folder / "solution.py"
-    texts = {REFERENCE: reference.read_bytes()} | {name: _bytes(path) for name, path in files.items()}
+    texts = {name: _bytes(path) for name, path in files.items()}
     for name, why in without.items():
         tell(f"note: {name} is left out: {why}")
-    pairs = alike(texts, skeleton(texts[REFERENCE].decode()).encode())
+    pairs = alike(texts, lab)
     if options.json:
         _print_json(lab=lab.number, pairs=[vars(one) for one in pairs])
         return 0

@@ -1,4 +1,4 @@
-"""Draws the panels of a figure, with the paper's points and ours."""
+"""Draws the panels of a figure, with the paper's points and ours, light and dark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from matplotlib import colormaps
+from matplotlib import colormaps, image
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -22,6 +22,7 @@ TICKS = 1, 2, 5  # of each decade of a logarithmic axis
 NAME = Column("", "at", "name")
 COLOURS = 10  # of matplotlib's own cycle: with more lines, one of twenty
 PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
+KEPT = 3  # times its chroma: the share of its lightness that a colour keeps in the dark form
 MARKERS = "x+1*"  # of the paper's points that no column has
 
 
@@ -38,6 +39,22 @@ def picture(finding: Finding) -> bytes | None:
         _draw(figure.add_subplot(down, across, number + 1), panel)
     written = io.BytesIO()
     figure.savefig(written, format="png")
+    return written.getvalue()
+
+
+def dark_form(drawn: bytes) -> bytes:
+    """Return a PNG for dark pages: greys are inverted, colours stay.
+
+    A colour of chroma c (the largest less the smallest channel) keeps the share min(1, KEPT * c) of its lightness. So
+    white becomes black, and a line keeps the colour that it has in the legend.
+    """
+    pixels = image.imread(io.BytesIO(drawn), format="png")
+    colours = pixels[..., :3]
+    most, least = colours.max(-1, keepdims=True), colours.min(-1, keepdims=True)
+    grey = 1 - (KEPT * (most - least)).clip(max=1)
+    pixels[..., :3] = (colours + grey * (1 - most - least)).clip(0, 1)
+    written = io.BytesIO()
+    image.imsave(written, pixels, format="png")
     return written.getvalue()
 
 

@@ -116,11 +116,11 @@ def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(
     said = minifuse("reproduce", name, "--scale", scale, *small, "--rounds", "1", "--out", tmp_path)
     assert said.code == 0
     assert said.out.startswith(f"{name}: {row.shows}")
-    endings = ["json", "md", "png"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-{scale}.{ending}" for ending in endings]
+    endings = ["-dark.png", ".json", ".md", ".png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-{scale}{ending}" for ending in endings]
     text = (tmp_path / f"{name}-{scale}.md").read_text()
     assert text.startswith(f"# {name}: {row.paper}, {row.figure}\n")
-    assert f"![{name}]({name}-{scale}.png)" in text
+    assert f'srcset="{name}-{scale}-dark.png"><img src="{name}-{scale}.png" alt="{name}">' in text
     assert max(len(line.rstrip()) for line in said.out.splitlines()[1:] if not line.startswith("- ")) <= 80
     (progress,) = made
     sweeps = len(progress.kept) if name.startswith("batchmaker") else 0  # each may add a rate, or end before the last

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
+import numpy as np
 import pytest
+from matplotlib import image
 from matplotlib.figure import Figure
 
 from minifuse.papers import picture as module
 from minifuse.papers.experiment import RANGE, Column, Finding, Panel, Point
 from minifuse.papers.page import tables
-from minifuse.papers.picture import picture
+from minifuse.papers.picture import dark_form, picture
 
 X, Y = Column("load", "at", "load", axis="x", log=True), Column("gain\nhere", "measured", "gain", axis="y")
 PAPER = Column("gain\npaper", "paper", "gain", axis="y")
@@ -72,3 +76,11 @@ def test_marks_in_the_heads_of_a_page_say_what_is_drawn() -> None:
     assert columns["interval_msat"].head == "interval\nms"
     assert columns["speedupmeasured"].axis == columns["speeduppaper"].axis == "y"
     assert columns["overlappaper"].axis is None
+
+
+def test_the_dark_form_inverts_greys_and_keeps_colours() -> None:
+    light = np.array([[(1, 1, 1), (0, 0, 0), (0.8, 0.8, 0.8), (0.8, 0.2, 0.2)]])
+    written = io.BytesIO()
+    image.imsave(written, light, format="png")
+    dark = image.imread(io.BytesIO(dark_form(written.getvalue())), format="png")[..., :3]
+    assert dark == pytest.approx(np.array([[(0, 0, 0), (1, 1, 1), (0.2, 0.2, 0.2), (0.8, 0.2, 0.2)]]), abs=0.01)

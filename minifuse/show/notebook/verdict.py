@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ from minifuse.testing import GRAPHS, TEXTS
 from minifuse.testing.alarm import alarm
 from minifuse.testing.search import Search
 
-DECISIONS = ("work", "moves", "shape", "waves", "lanes")  # of a step's line in the trace
+DECISIONS = ("work", "admitted", "moves", "shape", "waves", "lanes", "reasons")  # of a step's line in the trace
 WIDTH = 100  # characters of the picture of a run
 SCENARIOS = 10  # random ones, for the laws: a second or two
+MOST = 4  # parts of a decision that a difference shows
 PATIENCE_S = 20.0  # of processor time
 
 
@@ -108,8 +109,24 @@ def _differences(mine: Played, right: Played) -> Iterator[str]:
     """Yield the differences between two runs, iteration by iteration."""
     for own, other in zip(mine.history.iterations, right.history.iterations, strict=False):
         for what in DECISIONS:
-            found, wanted = own.event.get(what), other.event.get(what)
+            found, wanted = _decided(own.event, what), _decided(other.event, what)
             if found != wanted:
-                yield f"iteration {own.step} differs in {what}: {found}, and {right.name} has {wanted}."
+                here, there = _told(found, wanted), _told(wanted, found)
+                yield f"iteration {own.step} differs in {what}: {here}, and {right.name} has {there}."
     if len(mine.steps) != len(right.steps):
         yield f"your run has {len(mine.steps)} iterations, and {right.name}'s {len(right.steps)}."
+
+
+def _decided(event: Mapping[str, Any], what: str) -> Any:
+    """Return a decision of a step's line; of reasons their codes and requests, for the words are your own."""
+    found = event.get(what)
+    return [[code, request] for code, request, _ in found or ()] if what == "reasons" else found
+
+
+def _told(found: Any, other: Any) -> str:
+    """Write a decision; of a long list only where it begins to differ from the other."""
+    if not (isinstance(found, list) and isinstance(other, list)) or len(found) <= MOST:
+        return str(found)
+    same = next((number for number, (one, two) in enumerate(zip(found, other, strict=False)) if one != two), len(other))
+    shown = found[same : same + MOST]
+    return f"{'..., ' if same else ''}{str(shown)[1:-1] or 'no more'}{', ...' if same + MOST < len(found) else ''}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -47,6 +48,16 @@ class Alone(Iteration):
         return Reason("alone", sequence.id, "not admitted: another runs") if self.running or joining else None
 
 
+class Repeats(Iteration):
+    """Gives the reason of each request that waits six times over."""
+
+    name = "check-repeats"
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        proposal = super().propose(worker, now, memory)
+        return replace(proposal, reasons=proposal.reasons * 6)
+
+
 class Overfull(Iteration):
     """Admits without asking memory."""
 
@@ -72,7 +83,7 @@ class Endless(Iteration):
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The policies above are known while a test of this file runs."""
     keep_registers(monkeypatch)
-    for policy in (Alike, Unwritten, Alone, Overfull, Endless):
+    for policy in (Alike, Unwritten, Alone, Repeats, Overfull, Endless):
         stages.register(policy)
 
 
@@ -93,6 +104,8 @@ def test_without_requests_the_laws_are_all() -> None:
     [
         ("check-unwritten", "not yet: to be written: who runs, and who joins?"),
         ("check-alone", "no law is broken on 10 scenarios, but iteration 0 differs in work"),
+        ("check-repeats", "iteration 0 differs in reasons: ..., ['batch-full', 'r2'], ['batch-full', 'r2']"),
+        ("check-repeats", "'r2'], ..., and orca has [['batch-full', 'r2']]."),
         ("check-overfull", "is broken"),
     ],
 )
