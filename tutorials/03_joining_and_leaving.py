@@ -285,11 +285,12 @@ replay(joined, padded, address="run=orca&b=static&i=0&predict=admitted")
 # %% [markdown]
 # ## Your turn: the policy
 #
-# Write `propose`, which decides an iteration. Running sequences come first, and get work for every span that memory
-# misses of them. Then those in `self.waiting` join, the first to arrive first, until `self.admission` or memory returns
-# a reason, which `Proposal` takes. `memory.room()` is a trial: its `admit` reserves a newcomer's memory, or returns the
-# reason why it does not fit. At the end, move each newcomer: `self.running.add(self.waiting.remove(one.id))`. The parts
-# are `Work(id, start, stop)` and `Proposal(work, newcomers, reasons)`, of tuples.
+# Write `propose`, which decides an iteration. The sequences in `self.running` come first, and get work for every span
+# `(start, stop)` of `memory.missing(one)`. Then those in `self.waiting` join, the first to arrive first, until a reason
+# speaks against it. `self.admission(one, joining, now)` returns the reason why one cannot join after `joining` others,
+# or None. `room = memory.room()` is a trial: `room.admit(one)` reserves a newcomer's memory, or returns a reason. At
+# the end, move each newcomer: `self.running.add(self.waiting.remove(one.id))`. The parts are `Work(id, start, stop)`
+# and `Proposal(work, newcomers, reasons)`, of tuples.
 
 
 # %% tags=["task"]
@@ -583,7 +584,7 @@ for name, value in ms.items():
 
 # %% [markdown]
 # Attention alone pays for every product that is started; in a whole iteration that cost matters much less, because
-# attention is a small part of it. How much depends on the machine. Baton (section 2.2) objects to Orca that it
+# attention is a small part of it. How much depends on the machine. Baton (section 2.2) holds against Orca that it
 # "underutilizes the parallel computing capabilities of the GPU". FluidInfer (section 2) says that experiments show a
 # minimal effect, compared with what joining brings. Chapters 9 and 11 are about two ways out: a rectangle that
 # requests can join, and a *kernel*, a program that a device runs, that attends to all requests at once.
@@ -649,7 +650,8 @@ draw_memory(crowded, step=4)
 # - FluidInfer (figure 3) recalls that Orca assumes iterations of about equal length. Ours take as long as their work
 #   does.
 # - A token budget is not Orca's. Prompts in pieces are Sarathi's; FluidInfer (section 2) names it as the one system
-#   aware of the *bubbles*, the idle time that long prompts leave (chapter 10). The option is off by default here.
+#   aware of the *bubbles*, the idle time that long prompts leave (chapter 10), though only in pipelines of several
+#   devices. The option is off by default here.
 # - Orca reserves memory for the longest possible answer (thesis, section 3.2.2; FluidInfer, section 2). So do we, in
 #   `contiguous`.
 #

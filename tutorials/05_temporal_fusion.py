@@ -614,7 +614,7 @@ print(
 # %% [markdown]
 # ## Exercises
 #
-# 1. Figure 8 of the paper tells 748 iterations for 32 requests of 512 tokens, which arrive 100 ms apart on average;
+# 1. Figure 8 of the paper gives 748 iterations for 32 requests of 512 tokens, which arrive 100 ms apart on average;
 #    an iteration of one row takes 5,800 / 512 ms. How many iterations does the formula of this chapter give? Which mean
 #    interval would explain the difference? And which, if an iteration of $n$ rows takes 10.86 + 0.469 $n$ ms, as
 #    Figure 8's speed-ups suggest?

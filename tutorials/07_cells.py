@@ -30,14 +30,14 @@
 # > **What we measure.** `minifuse reproduce batchmaker` has all figures: a step (`batchmaker-fig2.3`), the timeline
 # > (`batchmaker-fig2.5`), LSTM (`batchmaker-fig2.7`, `batchmaker-fig2.8`, `batchmaker-fig2.9`, `batchmaker-fig2.11`),
 # > Seq2Seq (`batchmaker-fig2.13`) and trees (`batchmaker-fig2.14`, `batchmaker-fig2.15`). `--scale paper` is virtual
-# > time of a V100 fitted to what the text tells of a step.
+# > time of a V100 fitted to the times of a step in the text.
 # >
-# > **Agreement.** Fig. 2.5 agrees with every time in the text. Fig. 2.7: the 90th percentile agrees (12.2 ms), the
-# > gain in throughput is above, 4.13 times, as buckets that take turns rarely fill; with all requests at once it is
-# > 1.26 times, which agrees. Fig. 2.13: above, 5.47 times. Fig. 2.8: wide buckets have the lowest latency, but narrow
-# > ones lack the best peak, which does not agree. Fig. 2.9: the baselines' queueing is 820 times as long, which
+# > **Agreement.** Fig. 2.5 agrees with every time in the text. Fig. 2.7: the 90th percentile agrees (12.2 ms), the gain
+# > in throughput is above, 4.13 times, as buckets that take turns rarely fill; with all requests at once it is 1.26
+# > times, which agrees. Fig. 2.13: above, 5.47 times. Fig. 2.8: wide buckets have the lowest latency, which agrees, but
+# > narrow ones have not the highest peak, which does not. Fig. 2.9: the baselines' queueing is 820 times as long, which
 # > agrees; computing is above at the 99th percentile (1.06 times). Fig. 2.11: above, 92.6% of the ideal. Fig. 2.14:
-# > peaks were fitted; p90 is 38.3% below DyNet's near 1,000 requests/s, above, and 51.0% below Fold's: below. Fig.
+# > peaks were fitted; near 1,000 requests/s p90 is 38.3% below DyNet's (above) and 51.0% below Fold's (below). Fig.
 # > 2.15 agrees: 69.6%. All figures: `benchmarks/results/README.md`.
 # >
 # > **Errata.** A complete tree of 16 leaves has 15 internal nodes, not 31 (2.4.4). The peaks of 2.7.5, 3.1K and 2.1K
@@ -375,9 +375,10 @@ assert worst < 1e-5
 #
 # Write the heart of `form_batched_task`: which nodes are in the next task. The subgraphs in `queue` have ready nodes,
 # and those of requests that have started come first. Take their ready nodes in order, until the task has `size` of
-# them: `self.add` puts one in, or returns the reason why there is no slot for its states. A request in `self.waiting`
-# joins with its first node: append it to `task.admit`, unless `self.refusal(sequence, room)` returns a reason; then
-# nothing behind it joins either. Reasons go into `task.reasons`.
+# them: `subgraph.ready` are a subgraph's, and `self.add(task, subgraph, node)` puts one in, or returns the reason why
+# there is no slot for its states. If `subgraph.sequence` is in `self.waiting` (by its `id`), the request joins with its
+# first node: append the sequence to `task.admit`, unless `self.refusal(sequence, room)` returns a reason; then nothing
+# behind it joins either. Reasons go into `task.reasons`.
 
 
 # %% tags=["task"]

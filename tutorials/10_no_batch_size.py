@@ -32,10 +32,10 @@
 # > beside it.
 # >
 # > **Agreement.** Two rounds. Fig. 11, OPT-6.7B on one 4090: over `vllm` 1.35 times at equal latency, 1.90 with
-# > attention on the host, 0.90 rotating, and 1.32 on four: below. Elsewhere below or undecided. Fig. 12: OPT-6.7B
-# > agrees on four A100s at three rates, and is below on one 4090 where KV is short: a request that pauses has a gap. A
-# > backlog: 1.07 to 1.14 times the tokens/s of `vllm`, with the host 1.31 to 2.95; rotating as the paper assumed, 4.58
-# > times `vllm` with batches of 16, and 0.87 times without. On GPUs: not measured. All figures:
+# > attention on the host, 0.90 rotating, and 1.32 on four: all below. The other panels are below or undecided. Fig. 12:
+# > OPT-6.7B agrees on four A100s at three rates, and is below on one 4090 where KV is short: a request that pauses has
+# > a gap. A backlog: 1.07 to 1.14 times the tokens/s of `vllm`, with the host 1.31 to 2.95; rotating as the paper
+# > assumed, 4.58 times `vllm` with batches of 16, and 0.87 times without. On GPUs: not measured. All figures:
 # > `benchmarks/results/README.md`.
 # >
 # > **Errata.** KV of 2,048 tokens of OPT-6.7B takes 1.07 GB in 16 bits, not nearly 8 GB (section 1). A largest batch of
@@ -582,7 +582,7 @@ assert (len(pack(unlucky)), fewest(unlucky)) == (4, 3)
 # 6 + 4 + 2 and 5 + 4 + 3 would fill two lanes of 12, but the rule puts 5 behind 6. It never takes more than 11/9 of the
 # fewest lanes plus 6/9 (Dósa, 2007).
 #
-# ### Who executes the lanes
+# ### What executes the lanes
 #
 # On a GPU one program walks the list of each lane. On a CPU the pieces of a lane are one call, and as many lanes run at
 # once as torch has threads; with one thread, or with single tokens alone, all lanes are one call:

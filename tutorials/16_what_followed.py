@@ -129,8 +129,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Whole, a long prompt makes a gap of 65 ms beside the answers, and of 74 ms alone; in pieces the longest gap is 11 ms,
-# and the prompt's own first token comes hardly later.
+# Computed whole, a long prompt makes a gap of 65 ms beside the answers, and of 74 ms alone; in pieces the longest gap
+# is 11 ms, and the prompt's own first token comes hardly later.
 #
 # **A count by hand: what cutting costs.** A piece attends to all pieces before it, so their KV is read once more.
 # Pieces of $c$ tokens of a prompt of $n$ read
@@ -233,10 +233,10 @@ plt.show()
 # %% [markdown]
 # All but the last compute a document again when its readers have ended; the fourth finds it once a conversation has
 # read it. A tree of tokens finds up to seven tokens more for each request than blocks of 8. (The trie in pieces of 8
-# finds four tokens less than the run, in which a conversation also finds its own last chunk, though it is not full.)
+# finds four tokens fewer than the run, in which a conversation also finds its own last chunk, though it is not full.)
 
 # %% [markdown]
-# What a real tree has besides is an order: SGLang's paper serves the waiting requests with the longest
+# A real tree also gives an order: SGLang's paper serves the waiting requests with the longest
 # beginning in the tree first. What is kept fills the memory; the dotted blocks below are there for a text that may
 # come. Where texts do not begin alike, keeping is worth nothing (chapter 8).
 
@@ -329,8 +329,7 @@ plt.show()
 # compute five tokens of *one* text, if it knew four of them. **Speculative decoding** guesses: a *draft* of $k$ tokens
 # is put behind the text, and one forward pass computes them all. The logits after each say which token the model itself
 # would have chosen there. Drafted tokens are accepted up to the first that differs; in its place comes the model's
-# own. So a pass gives at least one token, and greedy answers stay what they were (but for rounding, where two logits
-# are nearly equal).
+# own. So a pass gives at least one token.
 #
 # Who guesses? In the papers of 2023 a smaller model of the same vocabulary, later also small heads that are trained on
 # the model's own states (Medusa, EAGLE). Simpler is **prompt lookup**, or *n-gram* drafting: find where the last words
@@ -446,13 +445,14 @@ bars = axes.barh([*looked_up], each, color=BLUE)
 axes.bar_label(bars, [f"{one:.1f}" for one in each], fontsize=8, padding=3)
 axes.axvline(1, color=GREY, linestyle="--")
 axes.invert_yaxis()
-axes.set_xlabel("tokens of a forward pass (dashed: plain decoding)")
+axes.set_xlabel("tokens in a forward pass (dashed: plain decoding)")
 axes.set_title("Prompt lookup with drafts of 8", loc="left", fontsize=10)
 figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Every answer is the oracle's, token by token. Text that quotes what was there before gains most; for an answer whose
+# Every answer is the oracle's, token by token: a bad guess is rejected. (Only rounding could differ, where two logits
+# are nearly equal.) Text that quotes what was there before gains most; for an answer whose
 # words are new, or in a new order, the lookup has nothing to offer.
 
 # %% [markdown]
@@ -461,7 +461,7 @@ plt.show()
 #
 # $$1 + \alpha + \ldots + \alpha^k = \frac{1 - \alpha^{k+1}}{1 - \alpha}$$
 #
-# tokens in the mean (Leviathan et al.). To check that, take a guesser that knows the answer and lies.
+# tokens on average (Leviathan et al.). To check that, take a guesser that knows the answer and lies.
 #
 # ### One knob: the length of the draft
 #
@@ -542,8 +542,8 @@ plt.show()
 #
 # It spends arithmetic that would lie idle. With $b$ requests an iteration computes $b (k + 1)$ tokens; from the ridge
 # on, 201 tokens on this machine, arithmetic is the bound and rejected tokens cost time. (KV that is read moves that
-# point up.) Drafts have 4 tokens. Predict: from how many requests on is a guesser of $\alpha$ = 0.3 a loss? And one of
-# 0.8?
+# point up.) Drafts have 4 tokens. Predict: with how many requests or more is a guesser of $\alpha$ = 0.3 a loss? And
+# one of 0.8?
 
 # %%
 batches = [1, 2, 4, 8, 16, 32, 64, 128, 256]
@@ -582,7 +582,7 @@ plt.show()
 #
 # An iteration with long texts reads mostly KV, and memory for KV limits the batch. Both shrink with the bits of a
 # number. `memory.host_dtype=int8` of `fluid` keeps *copies on the host* in 8 bits, so that less crosses the link;
-# servers also keep KV on the device so, in 8 bits (FP8 or INT8), and research goes down to 2 (KIVI).
+# servers also keep KV on the device in 8 bits (FP8 or INT8), and research goes down to 2 (KIVI).
 #
 # **A count by hand.** For each token, layer and KV head, the $d$ numbers of a key share a *scale*, their largest value
 # $m$ over 127, in 4 bytes; those of a value, too. A number becomes the nearest multiple of it, so its error is at

@@ -38,7 +38,7 @@ def hand_ins(places: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
         if len(files) == 1:
             found[str(path)] = files[0]
         else:
-            without[str(path)] = f"it has {len(files)} files {SUBMITTED}."
+            without[str(path)] = f"it has {len(files) or 'no'} file{'s' * bool(files)} {SUBMITTED}."
     if without and not found:
         name, why = next(iter(without.items()))
         raise UsageError(f"{name} has no hand-in: {why} Give folders with one, or files.")

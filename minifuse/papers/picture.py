@@ -22,7 +22,7 @@ TICKS = 1, 2, 5  # of each decade of a logarithmic axis
 NAME = Column("", "at", "name")
 COLOURS = 10  # of matplotlib's own cycle: with more lines, one of twenty
 PAPER = {"color": "black", "marker": "x", "linestyle": "none"}
-KEPT = 3  # times its chroma: the share of its lightness that a colour keeps in the dark form
+KEPT, LIFT = 6, 0.6  # KEPT: times its chroma: the share of its lightness that a colour keeps in the dark form
 MARKERS = "x+1*"  # of the paper's points that no column has
 
 
@@ -45,14 +45,15 @@ def picture(finding: Finding) -> bytes | None:
 def dark_form(drawn: bytes) -> bytes:
     """Return a PNG for dark pages: greys are inverted, colours stay.
 
-    A colour of chroma c (the largest less the smallest channel) keeps the share min(1, KEPT * c) of its lightness. So
-    white becomes black, and a line keeps the colour that it has in the legend.
+    A grey of lightness L gets (1 - L)^LIFT: white becomes black, and light grey a grey that is seen on black. A colour
+    of chroma c (its largest less its smallest channel) keeps the share min(1, KEPT * c) of its own lightness.
     """
     pixels = image.imread(io.BytesIO(drawn), format="png")
     colours = pixels[..., :3]
     most, least = colours.max(-1, keepdims=True), colours.min(-1, keepdims=True)
+    lightness = (most + least) / 2
     grey = 1 - (KEPT * (most - least)).clip(max=1)
-    pixels[..., :3] = (colours + grey * (1 - most - least)).clip(0, 1)
+    pixels[..., :3] = (colours + grey * ((1 - lightness) ** LIFT - lightness)).clip(0, 1)
     written = io.BytesIO()
     image.imsave(written, pixels, format="png")
     return written.getvalue()

@@ -193,7 +193,7 @@ def test_handouts_and_autograders_are_folders(minifuse: Cli, folder: Path) -> No
         (["handout", "4"], "-o is missing"),
         (["autograder", "x", "-o", "y"], "There is no lab 'x'"),
         (["score", "nowhere"], "nowhere is not there"),
-        (["score", "."], ". has no hand-in: it has 0 files solution.py. Give folders with one"),
+        (["score", "."], ". has no hand-in: it has no file solution.py. Give folders with one"),
         (["score", "mine", "--lab", "44"], "There is no lab '44'"),
         (["similar"], "No hand-ins are named"),
         (["similar", "nowhere"], "nowhere is not there"),
@@ -264,8 +264,8 @@ def test_a_student_without_a_file_does_not_stop_the_class(minifuse: Cli, folder:
     typed = ("--lab", "4", "class/ann", "class/bob", "class/cy")
     scored = minifuse("lab", "score", *typed)
     assert scored.code == 1
-    assert "class/cy has no score: it has 0 files solution.py.\n" in scored.err
+    assert "class/cy has no score: it has no file solution.py.\n" in scored.err
     assert "class/ann" in scored.out
     alike = minifuse("lab", "similar", *typed)
     assert alike.code == 0
-    assert "class/cy is left out: it has 0 files solution.py.\n" in alike.err
+    assert "class/cy is left out: it has no file solution.py.\n" in alike.err

@@ -101,6 +101,9 @@ def test_a_sentence_tells_who_won_and_what_differs_most(screen: Screen, name: st
 def test_the_sentence_tells_what_was_served_on_what(screen: Screen) -> None:
     a, b = run("a", 2, 1, conversation="c0", capacity=96), run("b", 2, 1, conversation="c0")
     told = screen.js(SCRIPT, [a, b])
+    c = run("a", 2, 1, conversation="c0")
+    c["requests"][1]["conversation"] = None
+    assert screen.js(SCRIPT, [c]).startswith("2 requests, 1 of them in 1 conversation, answered by tiny")
     assert told.startswith("2 requests in 1 conversation, answered by tiny with KV for 96 to 128 tokens in virtual")
     cells = {"unit": "state", "facts": [["model", "lstm"], ["clock", "real"]], "cells": ["lstm"]}
     told = screen.js(SCRIPT, [run("a", 2, 1, **cells)])

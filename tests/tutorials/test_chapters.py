@@ -72,6 +72,17 @@ def test_the_notebook_has_the_outputs_of_one_run(chapter: Chapter) -> None:
     assert not FOREIGN.search(str([one for one in outputs(chapter.notebook) if one.output_type == "stream"]))
 
 
+def test_the_chapters_own_solutions_pass_their_checks(chapter: Chapter) -> None:
+    told = [one.data["text/plain"] for one in outputs(chapter.notebook) if "text/plain" in one.get("data", {})]
+    assert not [one for one in told if one.startswith("not yet")]
+    asked = [
+        source
+        for kind, source in cells(chapter.source)
+        if kind == "code" and source.rsplit("\n", 1)[-1].startswith("check(")
+    ]
+    assert len([one for one in told if one.startswith("passed")]) == len(asked)
+
+
 def test_a_chapter_has_its_parts_and_its_length(chapter: Chapter) -> None:
     text = "\n".join(source for kind, source in cells(chapter.source) if kind == "markdown")
     for part in PARTS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 from minifuse.contracts.fault import Hung
@@ -18,9 +19,10 @@ from minifuse.testing import GRAPHS, TEXTS
 from minifuse.testing.alarm import alarm
 from minifuse.testing.search import Search
 
-DECISIONS = ("work", "admitted", "moves", "shape", "waves", "lanes", "reasons")  # of a step's line in the trace
+DECISIONS = ("work", "admitted", "moves", "shape", "waves", "lanes")  # of a step's line in the trace
 WIDTH = 100  # characters of the picture of a run
 SCENARIOS = 10  # random ones, for the laws: a second or two
+LONGEST = 400  # characters of a law's message: an error may show whole tensors
 MOST = 4  # parts of a decision that a difference shows
 PATIENCE_S = 20.0  # of processor time
 
@@ -99,7 +101,7 @@ def _in_words(broken: LawBroken) -> str:
         if isinstance(cause, NotImplementedError):
             return f"to be written: {cause}"
         cause = cause.__cause__
-    lines = [f"the law {broken.law!r} is broken: {brief(broken.what)}"]
+    lines = [f"the law {broken.law!r} is broken: {shorten(brief(broken.what), LONGEST)}"]
     if broken.seen is not None:
         lines += [told_case(broken.seen), *told_run(broken.seen, broken.what, WIDTH, places=True)]
     return "\n".join(lines)
@@ -118,9 +120,9 @@ def _differences(mine: Played, right: Played) -> Iterator[str]:
 
 
 def _decided(event: Mapping[str, Any], what: str) -> Any:
-    """Return a decision of a step's line; of reasons their codes and requests, for the words are your own."""
+    """Return a decision of a step's line; work as its sequences and spans."""
     found = event.get(what)
-    return [[code, request] for code, request, _ in found or ()] if what == "reasons" else found
+    return [f"{name} [{start}, {stop})" for name, start, stop, *_ in found or ()] if what == "work" else found
 
 
 def _told(found: Any, other: Any) -> str:

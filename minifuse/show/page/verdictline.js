@@ -68,9 +68,10 @@ function factsOf(runs, name) {
 
 function servedWords(runs) {
   const [{ requests, ofCells }] = runs;
-  const named = runs.flatMap((model) => model.requests.map(({ conversation }) => conversation ?? null));
-  const conversations = new Set(named.filter((one) => one !== null)).size;
-  const among = conversations && conversations < requests.length ? ` in ${counted(conversations, "conversation")}` : "";
+  const turns = requests.filter(({ conversation }) => (conversation ?? null) !== null);
+  const conversations = new Set(turns.map(({ conversation }) => conversation)).size;
+  const some = turns.length < requests.length ? `, ${grouped(turns.length)} of them` : "";
+  const among = conversations && conversations < requests.length ? `${some} in ${counted(conversations, "conversation")}` : "";
   const [models, clocks] = ["model", "clock"].map((name) => factsOf(runs, name));
   const on = models.length ? `, ${ofCells ? "computed" : "answered"} by ${listed(models)}` : "";
   const time = clocks.length ? ` in ${listed(clocks)} time` : "";

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -48,16 +47,6 @@ class Alone(Iteration):
         return Reason("alone", sequence.id, "not admitted: another runs") if self.running or joining else None
 
 
-class Repeats(Iteration):
-    """Gives the reason of each request that waits six times over."""
-
-    name = "check-repeats"
-
-    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        proposal = super().propose(worker, now, memory)
-        return replace(proposal, reasons=proposal.reasons * 6)
-
-
 class Overfull(Iteration):
     """Admits without asking memory."""
 
@@ -83,7 +72,7 @@ class Endless(Iteration):
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The policies above are known while a test of this file runs."""
     keep_registers(monkeypatch)
-    for policy in (Alike, Unwritten, Alone, Repeats, Overfull, Endless):
+    for policy in (Alike, Unwritten, Alone, Overfull, Endless):
         stages.register(policy)
 
 
@@ -104,8 +93,6 @@ def test_without_requests_the_laws_are_all() -> None:
     [
         ("check-unwritten", "not yet: to be written: who runs, and who joins?"),
         ("check-alone", "no law is broken on 10 scenarios, but iteration 0 differs in work"),
-        ("check-repeats", "iteration 0 differs in reasons: ..., ['batch-full', 'r2'], ['batch-full', 'r2']"),
-        ("check-repeats", "'r2'], ..., and orca has [['batch-full', 'r2']]."),
         ("check-overfull", "is broken"),
     ],
 )
@@ -114,6 +101,12 @@ def test_what_is_wrong_is_told(name: str, words: str) -> None:
     assert not found.passed
     assert words in repr(found)
     assert "not yet" in found._repr_html_()
+
+
+def test_only_where_a_long_decision_begins_to_differ_is_told() -> None:
+    found = repr(check("orca", asks(*[(2, 2)] * 7), batching="check-alone", max_batch=7))
+    assert "differs in work: ['r0 [0, 2)'], and orca has ..., 'r1 [0, 2)', 'r2 [0, 2)'," in found
+    assert found.endswith("'r4 [0, 2)', ....")
 
 
 def test_a_loop_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
