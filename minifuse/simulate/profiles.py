@@ -7,11 +7,11 @@ import os
 import shlex
 import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minifuse.core.errors import UsageError
 from minifuse.execute.cores import processor, usable_cores
+from minifuse.io.cache import cache_folder
 from minifuse.io.output import write_whole
 from minifuse.model.cells.config import CellConfig
 from minifuse.model.text.config import ModelConfig
@@ -44,7 +44,7 @@ class KeptProfile:
         if config is not None:
             kind_of = config.family if isinstance(config, ModelConfig) else config.kind
             name = f"{kind_of}-{config.hidden_size}"
-        self.path = _folder() / "profiles" / f"{name}-{dtype}-{kind}-{digest}.json"
+        self.path = cache_folder() / "profiles" / f"{name}-{dtype}-{kind}-{digest}.json"
 
     def read(self, model: str | None = None) -> MachineProfile | None:
         """Return the profile in the file, or None if there is no file.
@@ -83,12 +83,6 @@ class KeptProfile:
         """
         self.check()
         write_whole(self.path, text)
-
-
-def _folder() -> Path:
-    """Find minifuse's cache folder (XDG base directories: a relative path does not count)."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache")) / "minifuse"
 
 
 def _machine(device: str) -> str:

@@ -1,0 +1,1 @@
+"""The operators of a CPU in C: compiled once for this machine, called through ctypes."""
