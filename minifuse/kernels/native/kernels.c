@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef BFLOAT16
@@ -25,10 +26,16 @@ static inline float wide(real x) { return x; }
 static inline real narrow(float x) { return x; }
 #endif
 
+#if defined(__AVX512F__)
+enum { LANES = 16 }; /* numbers in a `vec`: as wide as the processor's registers */
+#elif defined(__AVX__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
 enum {
-    LANES = 16,  /* numbers in a `vec` */
     TOKENS = 64, /* of the context, in one step of attention */
-    ROWS = 32,   /* of queries times heads, in one unit of attention, unless one query has more heads */
+    ROWS = 64,   /* of queries times heads, in one unit of attention, unless one query has more heads */
     FEW = 8      /* rows below which keys are read in place, not transposed */
 };
 typedef float vec __attribute__((vector_size(4 * LANES)));
@@ -47,9 +54,9 @@ static inline vec load(const real *from) {
 }
 
 static inline float sum(vec x) {
-    float total = 0;
-    for (int i = 0; i < LANES; i++) total += x[i];
-    return total;
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) x[i] += x[i + half];
+    return x[0];
 }
 
 static inline vec choose(ints mask, vec yes, vec no) {
@@ -66,6 +73,70 @@ static inline vec exp2_of(vec x) {
     vec p = 1.0f + f * (1.0f + f * (0.5f + f * (1.66666667e-1f + f * (4.16666667e-2f + f * (8.33333333e-3f + f * 1.38888889e-3f)))));
     vec power = (vec)((n + 127) << 23);
     return choose(x < least, (vec){0}, p * power);
+}
+
+/* How many outputs a panel of packed weights has: two vectors. Python asks for it. */
+enum { PANEL = 2 * LANES, TILE = 6, CHUNK = 32 * TILE };
+int panel_size(void) { return PANEL; }
+
+/* Lay weights [outputs, inputs] out in panels [inputs, PANEL], the last one filled up with zeros. */
+void pack(real *panels, const real *weights, int64_t outputs, int64_t inputs) {
+    for (int64_t at = 0; at < outputs; at += PANEL)
+        for (int64_t i = 0; i < inputs; i++)
+            for (int64_t j = 0; j < PANEL; j++)
+                *panels++ = at + j < outputs ? weights[(at + j) * inputs + i] : narrow(0);
+}
+
+/* R rows of x times one panel: the first `width` outputs, plus bias. */
+#define TIMES_PANEL(R)                                                                                                 \
+    static void times_panel_##R(real *out, const float *x, const real *panel, const real *bias, int64_t inputs,        \
+                                int64_t outputs, int64_t width) {                                                      \
+        vec low[R] = {0}, high[R] = {0};                                                                               \
+        for (int64_t i = 0; i < inputs; i++) {                                                                         \
+            vec first = load(panel + i * PANEL), second = load(panel + i * PANEL + LANES);                             \
+            for (int r = 0; r < R; r++) {                                                                              \
+                low[r] += x[r * inputs + i] * first;                                                                   \
+                high[r] += x[r * inputs + i] * second;                                                                 \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (int r = 0; r < R; r++) {                                                                                  \
+            float row[PANEL];                                                                                          \
+            memcpy(row, &low[r], sizeof low[r]);                                                                       \
+            memcpy(row + LANES, &high[r], sizeof high[r]);                                                             \
+            for (int64_t j = 0; j < width; j++) out[r * outputs + j] = narrow(row[j] + (bias ? wide(bias[j]) : 0));    \
+        }                                                                                                              \
+    }
+TIMES_PANEL(1)
+TIMES_PANEL(2)
+TIMES_PANEL(3)
+TIMES_PANEL(4)
+TIMES_PANEL(5)
+TIMES_PANEL(6)
+
+/* out = x W^T + bias, of x [rows, inputs] and packed weights. Threads share a chunk of rows, and take panels of it. */
+void linear(real *out, const real *x, const real *panels, const real *bias, int64_t rows, int64_t inputs,
+            int64_t outputs, int threads) {
+    static void (*const times[])(real *, const float *, const real *, const real *, int64_t, int64_t, int64_t) = {
+        NULL, times_panel_1, times_panel_2, times_panel_3, times_panel_4, times_panel_5, times_panel_6};
+#ifdef BFLOAT16
+    float *from = malloc(rows * inputs * sizeof(float));
+    for (int64_t i = 0; i < rows * inputs; i++) from[i] = wide(x[i]);
+#else
+    const float *from = x;
+#endif
+    int64_t count = (outputs + PANEL - 1) / PANEL, chunks = (rows + CHUNK - 1) / CHUNK;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t unit = 0; unit < chunks * count; unit++) {
+        int64_t panel = unit % count, at = panel * PANEL, begin = unit / count * CHUNK;
+        int64_t end = begin + CHUNK < rows ? begin + CHUNK : rows, width = outputs - at < PANEL ? outputs - at : PANEL;
+        for (int64_t row = begin; row < end; row += TILE)
+            times[end - row < TILE ? end - row : TILE](out + row * outputs + at, from + row * inputs,
+                                                       panels + panel * inputs * PANEL, bias ? bias + at : NULL, inputs,
+                                                       outputs, width);
+    }
+#ifdef BFLOAT16
+    free(from);
+#endif
 }
 
 /* out = x / sqrt(mean(x^2) + eps) * weight, of rows of `size`. With `residual`, of total = x + residual. */
@@ -168,13 +239,20 @@ SCORES_IN_PLACE(4)
 /* The same from keys that are transposed, [head_dim, TOKENS]: a vector holds one number of each of 16 tokens. */
 #define SCORES_ACROSS(R)                                                                                               \
     static void scores_across_##R(float *scores, const float *q, const float *across, int64_t head_dim) {              \
-        for (int j = 0; j < TOKENS; j += LANES) {                                                                      \
-            vec parts[R] = {0}, key;                                                                                   \
+        for (int j = 0; j < TOKENS; j += 2 * LANES) {                                                                  \
+            vec low[R] = {0}, high[R] = {0}, first, second;                                                            \
             for (int64_t d = 0; d < head_dim; d++) {                                                                   \
-                memcpy(&key, across + d * TOKENS + j, sizeof key);                                                     \
-                for (int r = 0; r < R; r++) parts[r] += q[r * head_dim + d] * key;                                     \
+                memcpy(&first, across + d * TOKENS + j, sizeof first);                                                 \
+                memcpy(&second, across + d * TOKENS + j + LANES, sizeof second);                                       \
+                for (int r = 0; r < R; r++) {                                                                          \
+                    low[r] += q[r * head_dim + d] * first;                                                             \
+                    high[r] += q[r * head_dim + d] * second;                                                           \
+                }                                                                                                      \
             }                                                                                                          \
-            for (int r = 0; r < R; r++) memcpy(scores + r * TOKENS + j, &parts[r], sizeof key);                        \
+            for (int r = 0; r < R; r++) {                                                                              \
+                memcpy(scores + r * TOKENS + j, &low[r], sizeof low[r]);                                               \
+                memcpy(scores + r * TOKENS + j + LANES, &high[r], sizeof high[r]);                                     \
+            }                                                                                                          \
         }                                                                                                              \
     }
 SCORES_ACROSS(1)
@@ -187,17 +265,25 @@ SCORES_ACROSS(4)
     static void add_values_##R(float *acc, const float *shrink, const float *p, const real *const *v, int count,       \
                                int64_t head_dim) {                                                                     \
         int64_t d = 0;                                                                                                 \
-        for (; d + LANES <= head_dim; d += LANES) {                                                                    \
-            vec sums[R];                                                                                               \
+        for (; d + 2 * LANES <= head_dim; d += 2 * LANES) {                                                            \
+            vec low[R], high[R];                                                                                       \
             for (int r = 0; r < R; r++) {                                                                              \
-                memcpy(&sums[r], acc + r * head_dim + d, sizeof sums[r]);                                              \
-                sums[r] *= shrink[r];                                                                                  \
+                memcpy(&low[r], acc + r * head_dim + d, sizeof low[r]);                                                \
+                memcpy(&high[r], acc + r * head_dim + d + LANES, sizeof high[r]);                                      \
+                low[r] *= shrink[r];                                                                                   \
+                high[r] *= shrink[r];                                                                                  \
             }                                                                                                          \
             for (int j = 0; j < count; j++) {                                                                          \
-                vec value = load(v[j] + d);                                                                            \
-                for (int r = 0; r < R; r++) sums[r] += p[r * TOKENS + j] * value;                                      \
+                vec first = load(v[j] + d), second = load(v[j] + d + LANES);                                           \
+                for (int r = 0; r < R; r++) {                                                                          \
+                    low[r] += p[r * TOKENS + j] * first;                                                               \
+                    high[r] += p[r * TOKENS + j] * second;                                                             \
+                }                                                                                                      \
             }                                                                                                          \
-            for (int r = 0; r < R; r++) memcpy(acc + r * head_dim + d, &sums[r], sizeof sums[r]);                      \
+            for (int r = 0; r < R; r++) {                                                                              \
+                memcpy(acc + r * head_dim + d, &low[r], sizeof low[r]);                                                \
+                memcpy(acc + r * head_dim + d + LANES, &high[r], sizeof high[r]);                                      \
+            }                                                                                                          \
         }                                                                                                              \
         for (; d < head_dim; d++)                                                                                      \
             for (int r = 0; r < R; r++) {                                                                              \
@@ -241,7 +327,7 @@ typedef struct {
 /* Attend the queries [begin, end) of one sequence, counted in it, under one KV head. */
 static void attend_unit(real *out, const real *q, const real *keys, const real *values, const Wave *w, int64_t s,
                         int64_t begin, int64_t end, int64_t kv_head) {
-    int64_t dim = w->head_dim, group = w->num_heads / w->num_kv_heads, stride = w->num_kv_heads * dim;
+    int64_t dim = w->head_dim, group = w->num_heads / w->num_kv_heads;
     int64_t row0 = w->cu_seqlens[s], num_queries = w->cu_seqlens[s + 1] - row0;
     int64_t position = w->contexts[s] - num_queries + begin, rows = (end - begin) * group;
     int64_t first = w->first ? w->first[s] : 0;
@@ -260,11 +346,12 @@ static void attend_unit(real *out, const real *q, const real *keys, const real *
     for (; start < stop; start += TOKENS) {
         int count = stop - start < TOKENS ? stop - start : TOKENS;
         const real *k[TOKENS], *v[TOKENS];
+        int64_t block = w->page ? start / w->page : 0, within = w->page ? start % w->page : start;
         for (int j = 0; j < count; j++) {
-            int64_t token = start + j;
-            int64_t slot = w->page ? (int64_t)table[token / w->page] * w->page + token % w->page : table[0] + token;
-            k[j] = keys + slot * stride + kv_head * dim;
-            v[j] = values + slot * stride + kv_head * dim;
+            int64_t at = ((table[block] * (w->page ? w->page : 1) + within) * w->num_kv_heads + kv_head) * dim;
+            k[j] = keys + at;
+            v[j] = values + at;
+            if (++within == w->page) block++, within = 0; /* never, if page is 0 */
         }
         if (rows >= FEW) {
             for (int j = 0; j < count; j++)
@@ -279,7 +366,7 @@ static void attend_unit(real *out, const real *q, const real *keys, const real *
         scores_##R(scores + r * TOKENS, queries + r * dim, k, count, dim);                                             \
     for (int64_t i = r; i < r + R; i++) {                                                                              \
         int64_t at = position + i / group;                                                                             \
-        for (int j = 0; j < count; j++)                                                                                \
+        for (int j = 0; j < count && (start < first || start + count > at + 1); j++)                                                                                \
             if (start + j > at || (start + j < first && start + j != at)) scores[i * TOKENS + j] = -INFINITY;          \
         shrinks[i] = weigh(scores + i * TOKENS, count, &peaks[i], &totals[i]);                                         \
     }                                                                                                                  \

@@ -36,6 +36,9 @@ SIGNATURES = {  # as in kernels.c: tensors are pointers, the last argument is th
     "silu_mul": [c_void_p] * 2 + [c_int64] * 2 + [c_int],
     "rotate_and_write": [c_void_p] * 7 + [c_int64] * 5 + [c_int] * 2,
     "attend": [c_void_p] * 4 + [POINTER(Wave), c_int],
+    "panel_size": [],
+    "pack": [c_void_p] * 2 + [c_int64] * 2,
+    "linear": [c_void_p] * 4 + [c_int64] * 3 + [c_int],
     "argmax": [c_void_p] * 2 + [c_int64] * 3 + [c_int],
 }
 
@@ -61,7 +64,7 @@ def native(dtype: str) -> ctypes.CDLL:
         raise MachineError(f"The kernels of a CPU cannot be loaded from {known} ({error}): remove it.") from None
     for name, arguments in SIGNATURES.items():
         function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
+        function.argtypes, function.restype = arguments, None if arguments else c_int
     return library
 
 
