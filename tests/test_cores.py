@@ -18,7 +18,7 @@ from minifuse.execute.cores import (
     threads_kept,
     usable_cores,
     used_by_others,
-    wait_passively,
+    wait_briefly,
 )
 
 
@@ -133,9 +133,9 @@ def test_what_is_compiled_is_the_users_choice_first() -> None:
 
 def test_waiting_is_the_users_choice_first() -> None:
     environment: dict[str, str] = {}
-    wait_passively(environment)
-    assert environment == {"OMP_WAIT_POLICY": "PASSIVE"}
+    wait_briefly(environment)
+    assert environment == {"GOMP_SPINCOUNT": "6000"}
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
         environment = {name: "1"}
-        wait_passively(environment)
+        wait_briefly(environment)
         assert environment == {name: "1"}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
-from minifuse.attention.batch import BatchRows
+from minifuse.attention.batch import BatchRows, Wave
 from minifuse.attention.ragged import ragged
 from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Plan, Span
 from minifuse.kernels.native.operators import NativeOperators, NativeWave
+from minifuse.model.operators import Rotation
 
 
 class NativeAttention(Backend):
@@ -25,9 +25,12 @@ class NativeAttention(Backend):
         self.operators = NativeOperators(dtype)
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> NativeWave:
-        num_slots, num_kv_heads, head_dim = cache.keys.shape[1:]
-        sequences = ragged(plan, rows, span, torch.device("cpu"))
-        return NativeWave.of(sequences, num_slots, cache.num_heads, num_kv_heads, head_dim)
+        sequences = ragged(plan, rows, span, cache.device)
+        return NativeWave.of(sequences, cache.num_heads, *cache.keys.shape[2:])
+
+    def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
+        wave.reads.check(cache.keys.shape[1])
+        return super().attend(heads, rotary, cache, layer, wave)
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: NativeWave) -> Tensor:
         return self.operators.attend(q, cache.keys[layer], cache.values[layer], reads)

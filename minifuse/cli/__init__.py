@@ -25,7 +25,7 @@ from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream
 from minifuse.cli.text import tell
 from minifuse.core.errors import LONGEST, shortened
 from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN, SHOW_CURSOR
-from minifuse.execute.cores import keep_compiled, keep_freed_memory, wait_passively
+from minifuse.execute.cores import keep_compiled, keep_freed_memory, wait_briefly
 
 __all__ = ["main"]
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, `sys.argv` by default, and return its exit code."""
     typed = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` here is the module of the command `list`
     repair()
-    wait_passively()
+    wait_briefly()
     keep_compiled()
     keep_freed_memory()
     warnings.formatwarning = lambda message, *_: f"note: {message}\n"

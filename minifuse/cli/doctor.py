@@ -14,6 +14,7 @@ from typing import Literal
 from minifuse.cli.declare import JsonOptions, takes
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console
+from minifuse.core.errors import MachineError
 from minifuse.execute.cores import OtherWork, usable_cores
 
 SCHEMA = "minifuse.doctor/1"
@@ -100,6 +101,16 @@ def _triton() -> Check:
     return Check("triton works", f"imports as {triton.__version__}")
 
 
+def _native() -> Check:
+    from minifuse.kernels.native.library import native
+
+    try:
+        native("float32")
+    except MachineError as error:
+        return Check("kernels in C", f"none ({error})", "warning", "torch computes instead, more slowly")
+    return Check("kernels in C", "compiled for this processor")
+
+
 def _cuda() -> Check:
     import torch
 
@@ -148,4 +159,4 @@ def _tiny() -> Check:
     return Check("model tiny", f"answers {task.prompt!r} with {text!r}")
 
 
-LOOKS = (_triton, _cuda, _cores, _memory, _tiny)
+LOOKS = (_triton, _native, _cuda, _cores, _memory, _tiny)

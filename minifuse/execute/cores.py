@@ -21,7 +21,8 @@ PROC = Path("/proc")  # on Linux only; elsewhere the use by others is unknown
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 KEPT = 2**30  # bytes
 SHORTEST_S = 0.1  # use is counted in steps of 0.01 s per core: over less time the average is too coarse
-SMALLEST_SHARED = 30_000_000  # parameters: a second core speeds up 82 million 1.5 times, 5 million not at all
+SMALLEST_SHARED = 2_000_000  # parameters: a second core speeds up 5 million 1.6 times for 8 requests, 0.8 not at all
+SPINS = "6000"  # looks at whether there is work, before a thread sleeps
 
 
 def usable_cores() -> set[int]:
@@ -40,13 +41,14 @@ def processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let torch's threads sleep while they wait, unless the user has chosen otherwise.
+def wait_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let torch's threads spin for some microseconds before they sleep, unless the user has chosen otherwise.
 
-    Call this before importing torch. benchmarks/busy.py measures its effect.
+    Call this before importing torch. Threads that sleep at once halve the tokens per second of small models, since they
+    are woken for each operator; threads that spin for long wait for others that cannot run (benchmarks/busy.py).
     """
     if not environment.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
-        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+        environment["GOMP_SPINCOUNT"] = SPINS
 
 
 def used_by_others() -> float | None:

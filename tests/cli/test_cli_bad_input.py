@@ -69,7 +69,7 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
             ["run", *VLLM, "--attention", "slots"],
             ["KV as slots", "the memory 'slots'", "the attention 'packed' or 'paged'"],
         ),
-        (["run", "--set", "attention.backend=cuda"], ["backend", "'cuda'", "give auto or triton or torch"]),
+        (["run", "--set", "attention.backend=cuda"], ["backend", "'cuda'", "give auto or triton or native or torch"]),
         (
             ["run", "--set", "attention.backend=triton", "--dtype", "float64"],
             ["float64", "float32, float16 or bfloat16"],

@@ -392,7 +392,8 @@ void attend(real *out, const real *q, const real *keys, const real *values, cons
     units[0] = 0;
     for (int64_t s = 0; s < wave->num_sequences; s++)
         units[s + 1] = units[s] + (wave->cu_seqlens[s + 1] - wave->cu_seqlens[s] + most - 1) / most;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
+    int64_t together = units[wave->num_sequences] >= 4 * threads ? heads : 1; /* heads whose KV lies side by side */
+#pragma omp parallel for num_threads(threads) schedule(dynamic, together) if (threads > 1)
     for (int64_t unit = 0; unit < units[wave->num_sequences] * heads; unit++) {
         int64_t s = 0, high = wave->num_sequences, number = unit / heads;
         while (s + 1 < high) { /* the last sequence with units[s] <= number */

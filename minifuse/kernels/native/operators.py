@@ -23,7 +23,13 @@ class NativeOperators(TorchOperators):
     """
 
     def __init__(self, dtype: str) -> None:
-        self._library = native(dtype)
+        self._dtype = dtype
+        native(dtype)  # compiled before the first plan
+
+    @property
+    def _library(self) -> ctypes.CDLL:
+        """Return the kernels; not kept, so that these operators can be sent to another process."""
+        return native(self._dtype)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         x = x.contiguous()
@@ -93,23 +99,24 @@ class NativeWave:
 
     ragged: Ragged  # whose memory `pointers` point into
     pointers: Wave
+    reach: int  # slots up to the end of the last block of any table
 
     @classmethod
-    def of(cls, ragged: Ragged, num_slots: int, num_heads: int, num_kv_heads: int, head_dim: int) -> NativeWave:
-        """Raise `LawBroken` if a table names slots beyond the storage: C would read them."""
+    def of(cls, ragged: Ragged, num_heads: int, num_kv_heads: int, head_dim: int) -> NativeWave:
         last = int(ragged.tables.max()) + 1
         reach = last * ragged.page if ragged.page else last + ragged.max_context - 1
-        if reach > num_slots and _beyond(ragged, num_slots):
-            raise LawBroken("layout", f"a block table names slots beyond the {num_slots} that memory has")
         tensors = ragged.cu_seqlens, ragged.contexts, ragged.tables, ragged.first
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         sizes = *ragged.tables.shape, ragged.page, num_heads, num_kv_heads, head_dim
-        return cls(ragged, Wave(*pointers, *sizes))
+        return cls(ragged, Wave(*pointers, *sizes), reach)
 
+    def check(self, num_slots: int) -> None:
+        """Raise `LawBroken` if a context reaches beyond the storage, whose end C does not know.
 
-def _beyond(ragged: Ragged, num_slots: int) -> bool:
-    """Return whether a context reaches beyond the storage: a last block may, behind its last token."""
-    for number, context in enumerate(ragged.contexts.tolist()):
-        if context and int(ragged.slots(number, torch.arange(context)).max()) >= num_slots:
-            return True
-    return False
+        A last block may reach beyond it, behind its last token.
+        """
+        if self.reach <= num_slots:
+            return
+        for number, context in enumerate(self.ragged.contexts.tolist()):
+            if context and int(self.ragged.slots(number, torch.arange(context)).max()) >= num_slots:
+                raise LawBroken("layout", f"a block table names slots beyond the {num_slots} that memory has")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import subprocess
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def operators(dtype: torch.dtype) -> NativeOperators:
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged) -> Tensor:
-    wave = NativeWave.of(ragged, len(keys), q.shape[1], keys.shape[1], q.shape[2])
+    wave = NativeWave.of(ragged, q.shape[1], keys.shape[1], q.shape[2])
+    wave.check(len(keys))
     return operators(q.dtype).attend(q, keys, values, wave).view_as(q)
 
 
@@ -159,6 +161,11 @@ def test_argmax_is_the_first_of_the_largest(dtype: torch.dtype) -> None:
     logits[5, 995] = 50.0
     assert operators(dtype).argmax(logits) == [40, 999, NOT_FINITE, NOT_FINITE, NOT_FINITE, 995]
     assert operators(dtype).argmax(logits[:2].double()) == [40, 999]
+
+
+def test_operators_are_sent_to_other_processes() -> None:
+    sent = pickle.loads(pickle.dumps(operators(torch.float32)))
+    assert sent.argmax(torch.tensor([[1.0, 3.0, 2.0]])) == [1]
 
 
 @pytest.fixture
