@@ -34,11 +34,11 @@
 # >
 # > **Agreement.** Fig. 2.5 agrees with every time in the text. Fig. 2.7: the 90th percentile agrees (12.2 ms), the gain
 # > in throughput is above, 4.13 times, as buckets that take turns rarely fill; with all requests at once it is 1.26
-# > times, which agrees. Fig. 2.13: above, 5.47 times. Fig. 2.8: wide buckets have the lowest latency, which agrees, but
-# > narrow ones have not the highest peak, which does not. Fig. 2.9: the baselines' queueing is 820 times as long, which
-# > agrees; computing is above at the 99th percentile (1.06 times). Fig. 2.11: above, 92.6% of the ideal. Fig. 2.14:
-# > peaks were fitted; near 1,000 requests/s p90 is 38.3% below DyNet's (above) and 51.0% below Fold's (below). Fig.
-# > 2.15 agrees: 69.6%. All figures: `benchmarks/results/README.md`.
+# > times, which agrees. Fig. 2.13: above, 5.47 times. Fig. 2.8: wide buckets have the lowest latency (agrees), narrow
+# > ones not the highest peak (does not). Fig. 2.9: the baselines' queueing is 820 times as long, which agrees;
+# > computing is above at the 99th percentile (1.06 times). Fig. 2.11: above, 92.6% of the ideal. Fig. 2.14: peaks were
+# > fitted; near 1,000 requests/s p90 is 38.3% below DyNet's (above) and 51.0% below Fold's (below). Fig. 2.15 agrees:
+# > 69.6%. All figures: `benchmarks/results/README.md`.
 # >
 # > **Errata.** A complete tree of 16 leaves has 15 internal nodes, not 31 (2.4.4). The peaks of 2.7.5, 3.1K and 2.1K
 # > requests/s, make 1.48 times DyNet, not 1.8; none is given for Fold. Criterion (a) asks for more ready nodes than the
