@@ -15,8 +15,6 @@ import sys
 import time
 from typing import Any
 
-GIB = 2**30
-
 
 def main(folder: str, dtype: str, batch: int, context: int, cores: str) -> None:
     """Load the model, say so, and answer a line for each line of stdin."""

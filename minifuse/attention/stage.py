@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # One backend on the kernels, one in C for a CPU, and one of reference numerics on torch serve all layouts.
-NATIVE, NATIVE_DTYPES = "minifuse.attention.native:NativeAttention", ("float32", "bfloat16")
+NATIVE = "minifuse.attention.native:NativeAttention"
 KERNELS, REFERENCE = "minifuse.attention.triton:TritonAttention", "minifuse.attention.reference:ReferenceAttention"
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")
 
@@ -81,13 +81,13 @@ class AttentionStage(Attention):
             )
 
     def _check_native(self, device: str, dtype: str) -> None:
-        if not self.kernels or device != "cpu" or dtype not in NATIVE_DTYPES:
+        from minifuse.kernels.native.library import FLAGS, native
+
+        if not self.kernels or device != "cpu" or dtype not in FLAGS:
             raise UsageError(
                 f"attention.backend is native, for {self.name!r} on {device} with --dtype {dtype}: these kernels "
-                f"compute minifuse's own layouts, on a CPU, in {one_of(NATIVE_DTYPES)}; give attention.backend=torch."
+                f"compute minifuse's own layouts, on a CPU, in {one_of(FLAGS)}; give attention.backend=torch."
             )
-        from minifuse.kernels.native.library import native
-
         native(dtype)
 
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> AttentionBackend:

@@ -42,7 +42,7 @@ def processor() -> str:
 
 
 def wait_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let torch's threads spin for some microseconds before they sleep, unless the user has chosen otherwise.
+    """Let torch's threads spin briefly before they sleep, unless the user chose otherwise.
 
     Call this before importing torch. Threads that sleep at once halve the tokens per second of small models, since they
     are woken for each operator; threads that spin for long wait for others that cannot run (benchmarks/busy.py).

@@ -236,7 +236,7 @@ SCORES_IN_PLACE(2)
 SCORES_IN_PLACE(3)
 SCORES_IN_PLACE(4)
 
-/* The same from keys that are transposed, [head_dim, TOKENS]: a vector holds one number of each of 16 tokens. */
+/* The same from keys that are transposed, [head_dim, TOKENS]: a vector holds one number of each of LANES tokens. */
 #define SCORES_ACROSS(R)                                                                                               \
     static void scores_across_##R(float *scores, const float *q, const float *across, int64_t head_dim) {              \
         for (int j = 0; j < TOKENS; j += 2 * LANES) {                                                                  \

@@ -45,7 +45,7 @@ SIGNATURES = {  # as in kernels.c: tensors are pointers, the last argument is th
 
 @cache
 def native(dtype: str) -> ctypes.CDLL:
-    """Load the kernels of a dtype, compiled for this machine. The first time takes some seconds.
+    """Load the kernels of a dtype; compile them first if this machine has not.
 
     Raises:
         MachineError: there is no C compiler, or it cannot compile them.
@@ -78,7 +78,7 @@ def has_native(dtype: str) -> bool:
 
 
 def _compile(command: list[str], path: Path) -> Path:
-    """Compile to `path`, or beside it first, so that no other process finds half a file."""
+    """Compile beside `path`, then move there, so that no process finds half a file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(dir=path.parent)

@@ -126,7 +126,7 @@ def _decided(event: Mapping[str, Any], what: str) -> Any:
 
 
 def _told(found: Any, other: Any) -> str:
-    """Write a decision; of a long list only where it begins to differ from the other."""
+    """Write a decision; a long list from where it differs from the other."""
     if not (isinstance(found, list) and isinstance(other, list)) or len(found) <= MOST:
         return str(found)
     same = next((number for number, (one, two) in enumerate(zip(found, other, strict=False)) if one != two), len(other))
