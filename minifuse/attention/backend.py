@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.attention.batch import Batch, BatchRows, Wave, batch_of, ragged_rows, write
+from minifuse.attention.batch import Batch, BatchRows, Wave, batch_of, int64, ragged_rows, write
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.rectangle import slots_to_clear
 from minifuse.attention.storage import KVStorage
@@ -26,15 +26,14 @@ from minifuse.model.operators import Operators, Rotation
 PAD = 0  # any token id will do: the output of an idle row is not read
 
 
-class Backend(ABC):
-    """Computes attention wave by wave; a subclass defines what rows read and how they attend."""
+class Batches(ABC):
+    """Makes the batch of a plan; a subclass defines what rows read, and attends."""
 
-    operators: Operators = TORCH
     masked: bool = False  # whether it reads masked slots in plans of any shape; in a rectangle, every backend does
 
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         rows = lay_out(plan, sequences)
-        slots = torch.tensor(rows.slots, device=cache.device)
+        slots = int64(rows.slots, cache.device)
         ends = [*rows.starts, len(rows.slots)]
         real = real_rows(plan, rows, cache.device)
         live = real if plan.shape and plan.num_idle else None
@@ -49,7 +48,13 @@ class Backend(ABC):
 
     @abstractmethod
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
-        """Return what `attention` needs to know of a wave, made once for all layers."""
+        """Return what attention needs to know of a wave, made once for all layers."""
+
+
+class Backend(Batches):
+    """Computes attention wave by wave, after rotating and writing KV; a subclass defines how rows attend."""
+
+    operators: Operators = TORCH
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
         q = write(self.operators, heads, rotary, cache, layer, wave)
@@ -76,7 +81,7 @@ def real_rows(plan: Plan, rows: BatchRows, device: torch.device) -> Tensor | Non
         return None
     work = zip(rows.starts, plan.work, strict=True)
     real = [row for start, item in work for row in range(start, start + item.num_tokens)]
-    return None if real == list(range(len(rows.token_ids))) else torch.tensor(real, device=device)
+    return None if real == list(range(len(rows.token_ids))) else int64(real, device)
 
 
 def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:

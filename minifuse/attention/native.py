@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from minifuse.attention.backend import Backend
-from minifuse.attention.batch import BatchRows, Wave
+from minifuse.attention.backend import Batches
+from minifuse.attention.batch import BatchRows, Wave, rows_of
 from minifuse.attention.ragged import ragged
 from minifuse.attention.storage import KVStorage
 from minifuse.core.plan import Plan, Span
@@ -13,13 +13,11 @@ from minifuse.kernels.native.operators import NativeOperators, NativeWave
 from minifuse.model.operators import Rotation
 
 
-class NativeAttention(Backend):
+class NativeAttention(Batches):
     """Attends regions, rectangles, and sequences in adjacent slots or blocks, packed or not.
 
     Lanes are not kept apart: threads take pieces in turn, in order, which packs them as well.
     """
-
-    operators: NativeOperators
 
     def __init__(self, dtype: str) -> None:
         self.operators = NativeOperators(dtype)
@@ -29,8 +27,10 @@ class NativeAttention(Backend):
         return NativeWave.of(sequences, cache.num_heads, *cache.keys.shape[2:])
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
-        wave.reads.check(cache.keys.shape[1])
-        return super().attend(heads, rotary, cache, layer, wave)
-
-    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: NativeWave) -> Tensor:
-        return self.operators.attend(q, cache.keys[layer], cache.values[layer], reads)
+        reads: NativeWave = wave.reads
+        reads.check(cache.keys.shape[1])
+        for start, stop in wave.cleared:  # none of them is written by this plan
+            cache.keys[layer, start:stop] = 0
+            cache.values[layer, start:stop] = 0
+        heads, rotary = rows_of(wave, heads, rotary)
+        return self.operators.attend(heads, rotary, cache.keys, cache.values, wave.slots, layer, reads)

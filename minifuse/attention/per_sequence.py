@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from minifuse.attention.batch import Batch, Wave, batch_of, ragged_rows, write
+from minifuse.attention.batch import Batch, Wave, batch_of, int64, ragged_rows, write
 from minifuse.attention.storage import KVStorage
 from minifuse.core.errors import LawBroken
 from minifuse.core.plan import Extent, Plan, Span
@@ -33,7 +33,7 @@ class PerSequenceAttention:
 
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         rows = ragged_rows(plan, sequences)
-        slots = torch.tensor(rows.slots, device=cache.device)
+        slots = int64(rows.slots, cache.device)
         ends = [*rows.starts, len(rows.slots)]
         bounds = [(span, ends[span.start], ends[span.stop]) for span in plan.waves]
         waves = [Wave(a, b, slots[a:b], None, self.reads(plan, span, cache)) for span, a, b in bounds]

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,7 +57,7 @@ def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Rag
 
 def int32(numbers: list[Any], device: torch.device) -> Tensor:
     """Return a tensor of the type that the kernels take."""
-    return torch.tensor(numbers, dtype=torch.int32, device=device)
+    return torch.from_numpy(np.array(numbers, np.int32)).to(device)
 
 
 def contexts_of(work: Seq[Work], places: Seq[Place]) -> tuple[list[int], list[int], list[tuple[int, ...]], int]:

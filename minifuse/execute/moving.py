@@ -17,6 +17,7 @@ from minifuse.execute.texts import TorchRunner
 from minifuse.execute.tiered_storage import TieredStorage
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.model.operators import Rotation
+from minifuse.model.text.native import in_native
 from minifuse.model.text.transformer import Transformer
 from minifuse.stages import Attention, Memory
 
@@ -77,4 +78,6 @@ def torch_runner(model: Transformer, memory: Memory, attention: Attention, numer
     cache = TieredStorage(model.config, *sizes, memory.host_dtype)
     dtype = str(model.dtype).removeprefix("torch.")
     backend = checked_backend(attention, model.device.type, dtype, numerics)
-    return MovingRunner(TorchRunner(model, cache, backend), PlanTransfers(cache, backend.operators))
+    return MovingRunner(
+        TorchRunner(in_native(model, backend.operators), cache, backend), PlanTransfers(cache, backend.operators)
+    )

@@ -30,7 +30,7 @@ def forward(
         attended = [attention.attend(heads, rotary, cache, index, wave) for wave in batch.waves]
         yield
         x = layer.post_attention(x, joined(attended), ops)
-    return model.head(x[batch.last_tokens], ops)
+    return model.head(x.index_select(0, batch.last_tokens), ops)
 
 
 def in_turn(passes: list[Generator[None, None, Tensor]]) -> Tensor:
@@ -62,10 +62,8 @@ class TorchRunner:
         sampled = [sequences[name] for name in names]
         positions = [len(sequence.tokens) for sequence in sampled]
         tokens = sample(logits, [sequence.request.sampling for sequence in sampled], positions, attention.operators)
-        produced = {name: (token,) for name, token in zip(names, tokens, strict=True)}
-        failed = tuple(name for name in names if produced[name][0] == NOT_FINITE) if NOT_FINITE in tokens else ()
-        for name in failed:
-            del produced[name]
+        produced = {name: (token,) for name, token in zip(names, tokens, strict=True) if token != NOT_FINITE}
+        failed = tuple([name for name in names if name not in produced])
         asked = {row: one.request.logprobs for row, one in enumerate(sampled) if one.request.logprobs is not None}
         told = logprobs(logits, tokens, asked) if asked else {}
         return Ran(produced, not_finite=failed, logprobs={names[row]: (one,) for row, one in told.items()})

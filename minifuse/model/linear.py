@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minifuse.kernels.native.library import has_native
+from minifuse.kernels.native.library import has_native, name_of
 from minifuse.kernels.native.linear import linear, packed_panels
 
 PACKED_ROWS = 32  # the batch size oneDNN lays the weights out for; other sizes are correct, too, and nearly as fast
@@ -17,7 +17,7 @@ PACKED_ROWS = 32  # the batch size oneDNN lays the weights out for; other sizes 
 
 def packable(dtype: torch.dtype) -> bool:
     """Tell whether this machine has kernels for packed weights of a type."""
-    return _in_onednn(dtype) or has_native(str(dtype).removeprefix("torch."))
+    return _in_onednn(dtype) or has_native(name_of(dtype))
 
 
 def _in_onednn(dtype: torch.dtype) -> bool:
@@ -28,7 +28,7 @@ def _in_onednn(dtype: torch.dtype) -> bool:
 
 def _in_panels(dtype: torch.dtype) -> bool:
     """Tell whether the C kernels are faster: not where the processor multiplies bfloat16 itself."""
-    return has_native(str(dtype).removeprefix("torch.")) and not (dtype == torch.bfloat16 and _in_onednn(dtype))
+    return has_native(name_of(dtype)) and not (dtype == torch.bfloat16 and _in_onednn(dtype))
 
 
 class Linear(nn.Linear):

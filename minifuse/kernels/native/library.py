@@ -12,18 +12,44 @@ from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from minifuse.core.errors import MachineError
 from minifuse.io.cache import cache_folder
 
-SOURCE = Path(__file__).with_name("kernels.c")
+if TYPE_CHECKING:
+    import torch
+
+SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 FLAGS = {"float32": (), "bfloat16": ("-DBFLOAT16",)}  # of each dtype that the kernels compute
 COMPILED = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
 PATIENCE_S = 120
 
 
+class Product(ctypes.Structure):
+    """A product with packed weights and perhaps a bias: `Product` in kernels.h."""
+
+    _fields_ = (("panels", c_void_p), ("bias", c_void_p), ("inputs", c_int64), ("outputs", c_int64))
+
+
+class Layer(ctypes.Structure):
+    """A LLaMA layer: `Layer` in layer.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm")),
+        *((name, Product) for name in ("qkv", "out", "gate_up", "down")),
+        ("eps", c_float),
+    )
+
+
+class Rotation(ctypes.Structure):
+    """The angles of rows: `Rotation` in attention.c."""
+
+    _fields_ = (("cos", c_void_p), ("sin", c_void_p), ("dim", c_int64), ("interleaved", c_int64))
+
+
 class Wave(ctypes.Structure):
-    """The sequences that are attended together: `Wave` in kernels.c, `Ragged` as pointers."""
+    """The sequences that are attended together: `Wave` in attention.c, `Ragged` as pointers."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("cu_seqlens", "contexts", "tables", "first")),
@@ -31,16 +57,22 @@ class Wave(ctypes.Structure):
     )
 
 
-SIGNATURES = {  # as in kernels.c: tensors are pointers, the last argument is the number of threads
-    "rms_norm": [c_void_p] * 5 + [c_int64] * 2 + [c_float, c_int],
-    "silu_mul": [c_void_p] * 2 + [c_int64] * 2 + [c_int],
-    "rotate_and_write": [c_void_p] * 7 + [c_int64] * 5 + [c_int] * 2,
-    "attend": [c_void_p] * 4 + [POINTER(Wave), c_int],
+SIGNATURES = {  # as in C: tensors are pointers, the last argument is the number of threads
     "panel_size": [],
     "pack": [c_void_p] * 2 + [c_int64] * 2,
-    "linear": [c_void_p] * 4 + [c_int64] * 3 + [c_int],
+    "linear": [c_void_p] * 2 + [POINTER(Product), c_int64, c_int],
+    "rms_norm": [c_void_p] * 5 + [c_int64] * 2 + [c_float, c_int],
+    "silu_mul": [c_void_p] * 2 + [c_int64] * 2 + [c_int],
     "argmax": [c_void_p] * 2 + [c_int64] * 3 + [c_int],
+    "attend": [c_void_p] * 2 + [POINTER(Rotation)] + [c_void_p] * 3 + [POINTER(Wave), c_int64, c_int],
+    "pre_attention": [c_void_p] * 2 + [POINTER(Layer), c_int64, c_int],
+    "post_attention": [c_void_p] * 3 + [POINTER(Layer), c_int64, c_int],
 }
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype: "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
 
 
 @cache
@@ -55,8 +87,9 @@ def native(dtype: str) -> ctypes.CDLL:
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise MachineError("There is no C compiler (cc, gcc or clang), and the kernels of a CPU are compiled: get one.")
-    command = [compiler, *COMPILED, *FLAGS[dtype], "-shared", "-fPIC", str(SOURCE), "-lm"]
-    known = cache_folder() / f"kernels-{_digest(command)}.so"
+    options = [compiler, *COMPILED, *FLAGS[dtype], "-shared", "-fPIC"]
+    command = [*options, *[str(path) for path in SOURCES if path.suffix == ".c"], "-lm"]
+    known = cache_folder() / f"kernels-{_digest(options)}.so"
     try:
         path = known if known.exists() else _compile(command, known)
         library = ctypes.CDLL(str(path))
@@ -102,10 +135,10 @@ def _compile(command: list[str], path: Path) -> Path:
     return path
 
 
-def _digest(command: list[str]) -> str:
-    """Hash what decides the compiled file: source, command, compiler and processor."""
-    compiler = subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout
-    known = [SOURCE.read_text(), *command[:-2], compiler, platform.machine(), _features()]
+def _digest(options: list[str]) -> str:
+    """Hash what decides the compiled file: sources, options, compiler and processor."""
+    compiler = subprocess.run([options[0], "--version"], capture_output=True, text=True).stdout
+    known = [*[path.read_text() for path in SOURCES], *options, compiler, platform.machine(), _features()]
     return blake2b("\0".join(known).encode(), digest_size=12).hexdigest()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from ctypes import byref
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from minifuse.core.errors import LawBroken
 from minifuse.core.report import NOT_FINITE
-from minifuse.kernels.native.library import Wave, native
+from minifuse.kernels.native.library import Rotation, Wave, native
 from minifuse.kernels.operators import TorchOperators
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.rotary import RotaryRows
@@ -52,36 +53,33 @@ class NativeOperators(TorchOperators):
         self._library.silu_mul(out.data_ptr(), gate_up.data_ptr(), rows, size // 2, torch.get_num_threads())
         return out
 
-    def rotate_and_write(
-        self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
+    def attend(
+        self,
+        heads: Tensor,
+        rotary: RotaryRows | None,
+        keys: Tensor,
+        values: Tensor,
+        slots: Tensor,
+        layer: int,
+        wave: NativeWave,
     ) -> Tensor:
-        rows, num_heads, head_dim = heads.shape
-        num_kv_heads = keys.shape[1]
-        q = heads.new_empty(rows, num_heads - 2 * num_kv_heads, head_dim)
-        heads = heads.contiguous()
-        dim = 0 if rotary is None else rotary.cos.shape[-1]
-        angles = [] if rotary is None else [rotary.cos.data_ptr(), rotary.sin.data_ptr()]
-        pointers = q.data_ptr(), heads.data_ptr(), *(angles or (None, None))
-        written = keys.data_ptr(), values.data_ptr(), slots.data_ptr()
-        sizes = rows, q.shape[1], num_kv_heads, head_dim, dim
-        interleaved = rotary is not None and rotary.interleaved
-        self._library.rotate_and_write(*pointers, *written, *sizes, interleaved, torch.get_num_threads())
-        return q
-
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, wave: NativeWave) -> Tensor:
-        """Compute softmax(q k^T / sqrt(head_dim)) v for every query of a wave.
+        """Rotate queries and keys, write a layer's KV, then compute softmax(q k^T / sqrt(head_dim)) v.
 
         Args:
-            q: [rows, num_heads, head_dim].
-            keys, values: [slots, num_kv_heads, head_dim].
+            heads: queries, keys and values, [rows, num_heads + 2 * num_kv_heads, head_dim].
+            keys, values: [num_layers, slots, num_kv_heads, head_dim].
+            slots: where each row's KV is written, [rows]; -1 for idle rows.
 
         Returns:
             [rows, num_heads * head_dim].
         """
-        out = torch.empty_like(q)
-        pointers = out.data_ptr(), q.data_ptr(), keys.data_ptr(), values.data_ptr()
-        self._library.attend(*pointers, ctypes.byref(wave.pointers), torch.get_num_threads())
-        return out.flatten(1)
+        heads, pointers = heads.contiguous(), wave.pointers
+        out = heads.new_empty(len(heads), pointers.num_heads * pointers.head_dim)
+        start = layer * keys.stride(0) * keys.element_size()
+        kv = keys.data_ptr() + start, values.data_ptr() + start, slots.data_ptr()
+        given = out.data_ptr(), heads.data_ptr(), byref(angles_of(rotary)), *kv, byref(pointers)
+        self._library.attend(*given, len(heads), torch.get_num_threads())
+        return out
 
     def argmax(self, logits: Tensor) -> list[int]:
         if logits.dtype == torch.float64:  # what sampling adds its noise to
@@ -91,6 +89,13 @@ class NativeOperators(TorchOperators):
         self._library.argmax(out.data_ptr(), logits.data_ptr(), *logits.shape, NOT_FINITE, torch.get_num_threads())
         indices: list[int] = out.tolist()
         return indices
+
+
+def angles_of(rotary: RotaryRows | None) -> Rotation:
+    """Return the angles of rows as pointers; `rotary` must live as long."""
+    if rotary is None:
+        return Rotation()
+    return Rotation(rotary.cos.data_ptr(), rotary.sin.data_ptr(), rotary.cos.shape[-1], rotary.interleaved)
 
 
 @dataclass(frozen=True, slots=True)

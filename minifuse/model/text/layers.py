@@ -49,7 +49,8 @@ class RotaryTable(nn.Module):
 
     def forward(self, positions: Tensor) -> RotaryRows:
         """Look up the angles of `positions` [tokens], with a head dimension of size 1."""
-        return RotaryRows(self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1), self.interleaved)
+        cos, sin = (table.index_select(0, positions).unsqueeze(1) for table in (self.cos, self.sin))
+        return RotaryRows(cos, sin, self.interleaved)
 
 
 def _angles(rotary: Rotary, max_context: int) -> tuple[Tensor, Tensor]:

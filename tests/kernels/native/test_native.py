@@ -35,9 +35,12 @@ def operators(dtype: torch.dtype) -> NativeOperators:
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged) -> Tensor:
+    """Attend KV that is written already: all rows are idle, and are attended nevertheless."""
     wave = NativeWave.of(ragged, q.shape[1], keys.shape[1], q.shape[2])
     wave.check(len(keys))
-    return operators(q.dtype).attend(q, keys, values, wave).view_as(q)
+    unwritten = q.new_full((len(q), 2 * keys.shape[1], q.shape[2]), math.nan)
+    heads, slots = torch.cat([q, unwritten], 1), torch.full((len(q),), -1)
+    return operators(q.dtype).attend(heads, None, keys[None], values[None], slots, 0, wave).view_as(q)
 
 
 def assert_near(got: Tensor, want: Tensor, factor: float = 1.0) -> None:
@@ -137,18 +140,27 @@ def test_swiglu_of_what_is_not_finite_or_large() -> None:
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("dim", [0, 8, 24])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rotating_and_writing_is_its_twin(dtype: torch.dtype, dim: int, interleaved: bool) -> None:
+def test_rows_are_rotated_and_written_as_their_twin_does(dtype: torch.dtype, dim: int, interleaved: bool) -> None:
+    """Five sequences of one query; rows 1 and 4 are idle, the others attend an earlier token and their own."""
     heads = torch.randn(5, 6 + 2 * 2, 24).to(dtype)
     angles = [torch.randn(5, 1, dim).to(dtype) for _ in range(2)]
     rotary = RotaryRows(*angles, interleaved) if dim else None
     wide = RotaryRows(*(one.double() for one in angles), interleaved) if dim else None
     slots, live = torch.tensor([3, -1, 0, 7, -1]), torch.tensor([0, 2, 3])
-    stored = [torch.randn(8, 2, 24).to(dtype) for _ in range(2)]
+    stored = [torch.randn(2, 8, 2, 24).to(dtype) for _ in range(2)]
     want = [one.double() for one in stored]
-    q = operators(dtype).rotate_and_write(heads, rotary, *stored, slots, live)
-    assert_near(q, TORCH.rotate_and_write(heads.double(), wide, *want, slots, live))
-    for got, one in zip(stored, want, strict=True):
-        assert_near(got, one)
+    tables = [[5, 3], [1, -1], [2, 0], [6, 7], [1, -1]]
+    numbers = [torch.tensor(one, dtype=torch.int32) for one in (range(6), [2, 1, 2, 2, 1], tables)]
+    wave = NativeWave.of(Ragged(*numbers, 1, 1, 2), 6, 2, 24)
+    got = operators(dtype).attend(heads, rotary, *stored, slots, 1, wave).view(5, 6, 24)
+    q = TORCH.rotate_and_write(heads.double(), wide, want[0][1], want[1][1], slots, live)
+    for found, one in zip(stored, want, strict=True):
+        assert_near(found, one)
+    for row, table in enumerate(tables):
+        read = [slot for slot in table if slot >= 0]
+        k, v = (one[1, read].repeat_interleave(3, 1) for one in want)  # three heads share a KV head
+        scores = torch.einsum("hd,thd->ht", q[row], k) / math.sqrt(24)
+        assert_near(got[row], torch.einsum("ht,thd->hd", scores.softmax(-1), v), factor=6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -223,5 +235,14 @@ def test_other_dtypes_are_torchs() -> None:
 
 def test_the_kernels_have_no_warnings() -> None:
     for flags in library.FLAGS.values():
-        command = ["cc", *library.COMPILED, *flags, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", str(library.SOURCE)]
+        command = [
+            "cc",
+            *library.COMPILED,
+            *flags,
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fsyntax-only",
+            *map(str, library.SOURCES),
+        ]
         subprocess.run(command, check=True)

@@ -1,182 +1,25 @@
-/* The operators of a CPU: norms, SwiGLU, rotation, attention over blocks, argmax.
+/* Attention over blocks, adjacent slots, and rows that begin with empty columns (Pensieve, 3.4.4). */
 
-   One function an operator, with the same arguments and results as its plain twin in minifuse/kernels/operators.py or
-   minifuse/attention/vectorised.py. Arithmetic is float32; tensors are `real`: float, or with -DBFLOAT16 the upper half
-   of one. Loops run in OpenMP's threads, those of torch in the same process. */
+#include "kernels.h"
 
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#ifdef BFLOAT16
-typedef uint16_t real;
-static inline float wide(real x) {
-    union { uint32_t bits; float value; } u = {(uint32_t)x << 16};
-    return u.value;
-}
-static inline real narrow(float x) { /* to the nearest, ties to even */
-    union { float value; uint32_t bits; } u = {x};
-    if (x != x) return 0x7fc0;
-    return (u.bits + 0x7fff + (u.bits >> 16 & 1)) >> 16;
-}
-#else
-typedef float real;
-static inline float wide(real x) { return x; }
-static inline real narrow(float x) { return x; }
-#endif
-
-#if defined(__AVX512F__)
-enum { LANES = 16 }; /* numbers in a `vec`: as wide as the processor's registers */
-#elif defined(__AVX__)
-enum { LANES = 8 };
-#else
-enum { LANES = 4 };
-#endif
 enum {
-    TOKENS = 64, /* of the context, in one step of attention */
-    ROWS = 64,   /* of queries times heads, in one unit of attention, unless one query has more heads */
+    TOKENS = 64, /* of the context, in one step */
+    ROWS = 64,   /* of queries times heads, in one unit, unless one query has more heads */
     FEW = 8      /* rows below which keys are read in place, not transposed */
 };
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 
-static inline vec load(const real *from) {
-#ifdef BFLOAT16
-    vec x;
-    for (int i = 0; i < LANES; i++) x[i] = wide(from[i]);
-    return x;
-#else
-    vec x;
-    memcpy(&x, from, sizeof x);
-    return x;
-#endif
-}
+/* The sequences of a wave, as minifuse.kernels.ragged.Ragged describes them. */
+typedef struct {
+    const int32_t *cu_seqlens, *contexts, *tables, *first; /* first: NULL if contexts have no empty columns */
+    int64_t num_sequences, columns, page;
+    int64_t num_heads, num_kv_heads, head_dim;
+} Wave;
 
-static inline float sum(vec x) {
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) x[i] += x[i + half];
-    return x[0];
-}
-
-static inline vec choose(ints mask, vec yes, vec no) {
-    return (vec)((mask & (ints)yes) | (~mask & (ints)no));
-}
-
-/* 2^x to within 2e-7, for x <= 0; 0 for -inf, NaN for NaN (Cody and Waite: 2^x = 2^n 2^f, |f| <= 1/2). */
-static inline vec exp2_of(vec x) {
-    vec least = {0};
-    least += -126.0f;
-    vec bounded = choose(x < least, least, x);
-    ints n = __builtin_convertvector(bounded - 0.5f, ints); /* truncates: rounds numbers below 0 */
-    vec f = (bounded - __builtin_convertvector(n, vec)) * 0.693147180559945f;
-    vec p = 1.0f + f * (1.0f + f * (0.5f + f * (1.66666667e-1f + f * (4.16666667e-2f + f * (8.33333333e-3f + f * 1.38888889e-3f)))));
-    vec power = (vec)((n + 127) << 23);
-    return choose(x < least, (vec){0}, p * power);
-}
-
-/* How many outputs a panel of packed weights has: two vectors. Python asks for it. */
-enum { PANEL = 2 * LANES, TILE = 6, CHUNK = 32 * TILE };
-int panel_size(void) { return PANEL; }
-
-/* Lay weights [outputs, inputs] out in panels [inputs, PANEL], the last one filled up with zeros. */
-void pack(real *panels, const real *weights, int64_t outputs, int64_t inputs) {
-    for (int64_t at = 0; at < outputs; at += PANEL)
-        for (int64_t i = 0; i < inputs; i++)
-            for (int64_t j = 0; j < PANEL; j++)
-                *panels++ = at + j < outputs ? weights[(at + j) * inputs + i] : narrow(0);
-}
-
-/* R rows of x times one panel: the first `width` outputs, plus bias. */
-#define TIMES_PANEL(R)                                                                                                 \
-    static void times_panel_##R(real *out, const float *x, const real *panel, const real *bias, int64_t inputs,        \
-                                int64_t outputs, int64_t width) {                                                      \
-        vec low[R] = {0}, high[R] = {0};                                                                               \
-        for (int64_t i = 0; i < inputs; i++) {                                                                         \
-            vec first = load(panel + i * PANEL), second = load(panel + i * PANEL + LANES);                             \
-            for (int r = 0; r < R; r++) {                                                                              \
-                low[r] += x[r * inputs + i] * first;                                                                   \
-                high[r] += x[r * inputs + i] * second;                                                                 \
-            }                                                                                                          \
-        }                                                                                                              \
-        for (int r = 0; r < R; r++) {                                                                                  \
-            float row[PANEL];                                                                                          \
-            memcpy(row, &low[r], sizeof low[r]);                                                                       \
-            memcpy(row + LANES, &high[r], sizeof high[r]);                                                             \
-            for (int64_t j = 0; j < width; j++) out[r * outputs + j] = narrow(row[j] + (bias ? wide(bias[j]) : 0));    \
-        }                                                                                                              \
-    }
-TIMES_PANEL(1)
-TIMES_PANEL(2)
-TIMES_PANEL(3)
-TIMES_PANEL(4)
-TIMES_PANEL(5)
-TIMES_PANEL(6)
-
-/* out = x W^T + bias, of x [rows, inputs] and packed weights. Threads share a chunk of rows, and take panels of it. */
-void linear(real *out, const real *x, const real *panels, const real *bias, int64_t rows, int64_t inputs,
-            int64_t outputs, int threads) {
-    static void (*const times[])(real *, const float *, const real *, const real *, int64_t, int64_t, int64_t) = {
-        NULL, times_panel_1, times_panel_2, times_panel_3, times_panel_4, times_panel_5, times_panel_6};
-#ifdef BFLOAT16
-    float *from = malloc(rows * inputs * sizeof(float));
-    for (int64_t i = 0; i < rows * inputs; i++) from[i] = wide(x[i]);
-#else
-    const float *from = x;
-#endif
-    int64_t count = (outputs + PANEL - 1) / PANEL, chunks = (rows + CHUNK - 1) / CHUNK;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t unit = 0; unit < chunks * count; unit++) {
-        int64_t panel = unit % count, at = panel * PANEL, begin = unit / count * CHUNK;
-        int64_t end = begin + CHUNK < rows ? begin + CHUNK : rows, width = outputs - at < PANEL ? outputs - at : PANEL;
-        for (int64_t row = begin; row < end; row += TILE)
-            times[end - row < TILE ? end - row : TILE](out + row * outputs + at, from + row * inputs,
-                                                       panels + panel * inputs * PANEL, bias ? bias + at : NULL, inputs,
-                                                       outputs, width);
-    }
-#ifdef BFLOAT16
-    free(from);
-#endif
-}
-
-/* out = x / sqrt(mean(x^2) + eps) * weight, of rows of `size`. With `residual`, of total = x + residual. */
-void rms_norm(real *out, real *total, const real *x, const real *residual, const real *weight, int64_t rows,
-              int64_t size, float eps, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > 32768)
-    for (int64_t row = 0; row < rows; row++) {
-        const real *from = x + row * size;
-        if (residual) {
-            real *to = total + row * size;
-            for (int64_t i = 0; i < size; i++) to[i] = narrow(wide(from[i]) + wide(residual[row * size + i]));
-            from = to;
-        }
-        vec parts = {0};
-        int64_t i = 0;
-        for (; i + LANES <= size; i += LANES) parts += load(from + i) * load(from + i);
-        float squares = sum(parts);
-        for (; i < size; i++) squares += wide(from[i]) * wide(from[i]);
-        float scale = 1 / sqrtf(squares / size + eps);
-        for (int64_t i = 0; i < size; i++) out[row * size + i] = narrow(wide(from[i]) * scale * wide(weight[i]));
-    }
-}
-
-/* out = silu(gate) * up, side by side in rows of 2 * `size`. */
-void silu_mul(real *out, const real *gate_up, int64_t rows, int64_t size, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > 16384)
-    for (int64_t row = 0; row < rows; row++) {
-        const real *gate = gate_up + row * 2 * size, *up = gate + size;
-        real *to = out + row * size;
-        int64_t i = 0;
-        for (; i + LANES <= size; i += LANES) {
-            vec x = load(gate + i), magnitude = choose(x < 0, x, -x);
-            vec e = exp2_of(magnitude * 1.44269504f); /* e^-|x|, which cannot overflow */
-            vec sigmoid = choose(x < 0, e, (vec){0} + 1.0f) / (1.0f + e);
-            vec product = x * sigmoid * load(up + i);
-            for (int j = 0; j < LANES; j++) to[i + j] = narrow(product[j]);
-        }
-        for (; i < size; i++) to[i] = narrow(wide(gate[i]) / (1 + expf(-wide(gate[i]))) * wide(up[i]));
-    }
-}
+/* cos and sin of each row, [rows, dim]; dim is 0 where positions are learned. */
+typedef struct {
+    const real *cos, *sin;
+    int64_t dim, interleaved;
+} Rotation;
 
 /* Rotate the heads of a row: of each, the first `dim` numbers. The partner of x[i] is beside it, or dim / 2 away. */
 static inline void rotate(real *to, const real *from, const real *cos, const real *sin, int64_t heads, int64_t head_dim,
@@ -195,18 +38,16 @@ static inline void rotate(real *to, const real *from, const real *cos, const rea
     }
 }
 
-/* Rotate queries and keys, write keys and values to `slots` (-1: an idle row, which writes none), return queries.
-   A row of `heads` has num_heads queries, then num_kv_heads keys, then as many values. cos and sin are [rows, dim]. */
-void rotate_and_write(real *q, const real *heads, const real *cos, const real *sin, real *keys, real *values,
-                      const int64_t *slots, int64_t rows, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
-                      int64_t dim, int interleaved, int threads) {
-    int64_t of_q = num_heads * head_dim, of_kv = num_kv_heads * head_dim;
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * of_q > 32768)
+/* Put rotated queries into q; write rotated keys, and values, to the slots of their rows. */
+static void rotate_and_write(real *q, const real *heads, const Rotation *angles, real *keys, real *values,
+                             const int64_t *slots, const Wave *w, int64_t rows) {
+    int64_t of_q = w->num_heads * w->head_dim, of_kv = w->num_kv_heads * w->head_dim, dim = angles->dim;
+#pragma omp for
     for (int64_t row = 0; row < rows; row++) {
-        const real *from = heads + row * (of_q + 2 * of_kv), *c = cos + row * dim, *s = sin + row * dim;
-        rotate(q + row * of_q, from, c, s, num_heads, head_dim, dim, interleaved);
+        const real *from = heads + row * (of_q + 2 * of_kv), *c = angles->cos + row * dim, *s = angles->sin + row * dim;
+        rotate(q + row * of_q, from, c, s, w->num_heads, w->head_dim, dim, angles->interleaved);
         if (slots[row] < 0) continue;
-        rotate(keys + slots[row] * of_kv, from + of_q, c, s, num_kv_heads, head_dim, dim, interleaved);
+        rotate(keys + slots[row] * of_kv, from + of_q, c, s, w->num_kv_heads, w->head_dim, dim, angles->interleaved);
         memcpy(values + slots[row] * of_kv, from + of_q + of_kv, of_kv * sizeof(real));
     }
 }
@@ -317,13 +158,6 @@ static inline float weigh(float *row, int count, float *peak, float *total) {
     return shrink;
 }
 
-/* The sequences of a wave, as minifuse.kernels.ragged.Ragged describes them. */
-typedef struct {
-    const int32_t *cu_seqlens, *contexts, *tables, *first; /* first: NULL if contexts have no empty columns */
-    int64_t num_sequences, columns, page;
-    int64_t num_heads, num_kv_heads, head_dim;
-} Wave;
-
 /* Attend the queries [begin, end) of one sequence, counted in it, under one KV head. */
 static void attend_unit(real *out, const real *q, const real *keys, const real *values, const Wave *w, int64_t s,
                         int64_t begin, int64_t end, int64_t kv_head) {
@@ -384,16 +218,16 @@ static void attend_unit(real *out, const real *q, const real *keys, const real *
     }
 }
 
-/* softmax(q k^T / sqrt(head_dim)) v: out and q are [rows, num_heads, head_dim], keys and values [slots, num_kv_heads,
-   head_dim]. A unit is up to ROWS / group queries of a sequence, under one KV head; threads take units in turn. */
-void attend(real *out, const real *q, const real *keys, const real *values, const Wave *wave, int threads) {
+/* Attend the queries [rows, num_heads, head_dim] of a wave. A unit is up to ROWS / group queries of a sequence, under one
+   KV head; threads take units in turn. */
+static void attend_units(real *out, const real *q, const real *keys, const real *values, const Wave *wave, int threads) {
     int64_t heads = wave->num_kv_heads, group = wave->num_heads / heads, most = group < ROWS ? ROWS / group : 1;
     int64_t units[wave->num_sequences + 1]; /* before each sequence */
     units[0] = 0;
     for (int64_t s = 0; s < wave->num_sequences; s++)
         units[s + 1] = units[s] + (wave->cu_seqlens[s + 1] - wave->cu_seqlens[s] + most - 1) / most;
     int64_t together = units[wave->num_sequences] >= 4 * threads ? heads : 1; /* heads whose KV lies side by side */
-#pragma omp parallel for num_threads(threads) schedule(dynamic, together) if (threads > 1)
+#pragma omp for schedule(dynamic, together)
     for (int64_t unit = 0; unit < units[wave->num_sequences] * heads; unit++) {
         int64_t s = 0, high = wave->num_sequences, number = unit / heads;
         while (s + 1 < high) { /* the last sequence with units[s] <= number */
@@ -405,33 +239,16 @@ void attend(real *out, const real *q, const real *keys, const real *values, cons
     }
 }
 
-/* The index of each row's largest number, the first of equals; `not_finite` where it is NaN or infinite. */
-void argmax(int64_t *out, const real *x, int64_t rows, int64_t size, int64_t not_finite, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > 65536)
-    for (int64_t row = 0; row < rows; row++) {
-        const real *from = x + row * size;
-        vec largest = (vec){0} - INFINITY;
-        ints nan = {0};
-        int64_t i = 0;
-        for (; i + LANES <= size; i += LANES) {
-            vec value = load(from + i);
-            nan |= value != value;
-            largest = choose(value > largest, value, largest);
-        }
-        float most = -INFINITY;
-        int strange = 0;
-        for (int j = 0; j < LANES; j++) {
-            strange |= nan[j];
-            most = largest[j] > most ? largest[j] : most;
-        }
-        for (; i < size; i++) {
-            float value = wide(from[i]);
-            strange |= value != value;
-            most = value > most ? value : most;
-        }
-        out[row] = not_finite;
-        if (strange || !(fabsf(most) <= 3.4028235e38f)) continue;
-        for (i = 0; wide(from[i]) != most; i++);
-        out[row] = i;
+/* Rotate, write KV to `slots` (-1: nowhere, the row is idle), then softmax(q k^T / sqrt(head_dim)) v.
+   out is [rows, num_heads * head_dim], keys and values are [slots, num_kv_heads, head_dim]. A row of `heads` has
+   num_heads queries, then num_kv_heads keys, then as many values. */
+void attend(real *out, const real *heads, const Rotation *angles, real *keys, real *values, const int64_t *slots,
+            const Wave *wave, int64_t rows, int threads) {
+    real *q = malloc(rows * wave->num_heads * wave->head_dim * sizeof(real));
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        rotate_and_write(q, heads, angles, keys, values, slots, wave, rows);
+        attend_units(out, q, keys, values, wave, threads);
     }
+    free(q);
 }
