@@ -5,7 +5,8 @@
 enum {
     TOKENS = 64, /* of the context, in one step */
     ROWS = 64,   /* of queries times heads, in one unit, unless one query has more heads */
-    FEW = 8      /* rows below which keys are read in place, not transposed */
+    FEW = 8,     /* rows below which keys are read in place, not transposed */
+    MOST = 4     /* rows that are computed together */
 };
 
 /* The sequences of a wave, as minifuse.kernels.ragged.Ragged describes them. */
@@ -52,33 +53,32 @@ static void rotate_and_write(real *q, const real *heads, const Rotation *angles,
     }
 }
 
-/* scores[r][j] = q[r] . k[j] for R rows of queries and `count` tokens, keys read in place. */
-#define SCORES_IN_PLACE(R)                                                                                             \
+/* scores[r][j] = q[r] . k[j] for R rows of queries, T tokens at a time. `k` is filled up to a multiple of T. */
+#define DEFINE_IN_PLACE(R, T)                                                                                          \
     static void scores_##R(float *scores, const float *q, const real *const *k, int count, int64_t head_dim) {         \
-        for (int j = 0; j < count; j++) {                                                                              \
-            vec parts[R] = {0};                                                                                        \
+        for (int j = 0; j < count; j += T) {                                                                           \
+            vec parts[R][T] = {0};                                                                                     \
             int64_t d = 0;                                                                                             \
-            for (; d + LANES <= head_dim; d += LANES) {                                                                \
-                vec key = load(k[j] + d), query;                                                                       \
+            for (; d + LANES <= head_dim; d += LANES)                                                                  \
                 for (int r = 0; r < R; r++) {                                                                          \
+                    vec query;                                                                                         \
                     memcpy(&query, q + r * head_dim + d, sizeof query);                                                \
-                    parts[r] += query * key;                                                                           \
+                    for (int t = 0; t < T; t++) parts[r][t] += query * load(k[j + t] + d);                             \
                 }                                                                                                      \
-            }                                                                                                          \
-            for (int r = 0; r < R; r++) {                                                                              \
-                float score = sum(parts[r]);                                                                           \
-                for (int64_t i = d; i < head_dim; i++) score += q[r * head_dim + i] * wide(k[j][i]);                   \
-                scores[r * TOKENS + j] = score;                                                                        \
-            }                                                                                                          \
+            for (int r = 0; r < R; r++)                                                                                \
+                for (int t = 0; t < T; t++) scores[r * TOKENS + j + t] = sum(parts[r][t]);                             \
+            for (; d < head_dim; d++)                                                                                  \
+                for (int r = 0; r < R; r++)                                                                            \
+                    for (int t = 0; t < T; t++) scores[r * TOKENS + j + t] += q[r * head_dim + d] * wide(k[j + t][d]); \
         }                                                                                                              \
     }
-SCORES_IN_PLACE(1)
-SCORES_IN_PLACE(2)
-SCORES_IN_PLACE(3)
-SCORES_IN_PLACE(4)
+DEFINE_IN_PLACE(1, 4)
+DEFINE_IN_PLACE(2, 4)
+DEFINE_IN_PLACE(3, 2)
+DEFINE_IN_PLACE(4, 2)
 
 /* The same from keys that are transposed, [head_dim, TOKENS]: a vector holds one number of each of LANES tokens. */
-#define SCORES_ACROSS(R)                                                                                               \
+#define DEFINE_ACROSS(R)                                                                                               \
     static void scores_across_##R(float *scores, const float *q, const float *across, int64_t head_dim) {              \
         for (int j = 0; j < TOKENS; j += 2 * LANES) {                                                                  \
             vec low[R] = {0}, high[R] = {0}, first, second;                                                            \
@@ -96,35 +96,31 @@ SCORES_IN_PLACE(4)
             }                                                                                                          \
         }                                                                                                              \
     }
-SCORES_ACROSS(1)
-SCORES_ACROSS(2)
-SCORES_ACROSS(3)
-SCORES_ACROSS(4)
+DEFINE_ACROSS(1)
+DEFINE_ACROSS(2)
+DEFINE_ACROSS(3)
+DEFINE_ACROSS(4)
 
-/* acc[r] = shrink[r] * acc[r] + sum_j p[r][j] v[j], for R rows. */
-#define ADD_VALUES(R)                                                                                                  \
+/* acc[r] = shrink[r] * acc[r] + sum_j p[r][j] v[j], for R rows, W vectors of a value at a time. */
+#define DEFINE_ADD_VALUES(R, W)                                                                                        \
     static void add_values_##R(float *acc, const float *shrink, const float *p, const real *const *v, int count,       \
                                int64_t head_dim) {                                                                     \
         int64_t d = 0;                                                                                                 \
-        for (; d + 2 * LANES <= head_dim; d += 2 * LANES) {                                                            \
-            vec low[R], high[R];                                                                                       \
-            for (int r = 0; r < R; r++) {                                                                              \
-                memcpy(&low[r], acc + r * head_dim + d, sizeof low[r]);                                                \
-                memcpy(&high[r], acc + r * head_dim + d + LANES, sizeof high[r]);                                      \
-                low[r] *= shrink[r];                                                                                   \
-                high[r] *= shrink[r];                                                                                  \
-            }                                                                                                          \
-            for (int j = 0; j < count; j++) {                                                                          \
-                vec first = load(v[j] + d), second = load(v[j] + d + LANES);                                           \
-                for (int r = 0; r < R; r++) {                                                                          \
-                    low[r] += p[r * TOKENS + j] * first;                                                               \
-                    high[r] += p[r * TOKENS + j] * second;                                                             \
+        for (; d + W * LANES <= head_dim; d += W * LANES) {                                                            \
+            vec sums[R][W];                                                                                            \
+            memset(sums, 0, sizeof sums);                                                                              \
+            for (int j = 0; j < count; j++)                                                                            \
+                for (int i = 0; i < W; i++) {                                                                          \
+                    vec value = load(v[j] + d + i * LANES);                                                            \
+                    for (int r = 0; r < R; r++) sums[r][i] += p[r * TOKENS + j] * value;                               \
                 }                                                                                                      \
-            }                                                                                                          \
-            for (int r = 0; r < R; r++) {                                                                              \
-                memcpy(acc + r * head_dim + d, &low[r], sizeof low[r]);                                                \
-                memcpy(acc + r * head_dim + d + LANES, &high[r], sizeof high[r]);                                      \
-            }                                                                                                          \
+            for (int r = 0; r < R; r++)                                                                                \
+                for (int i = 0; i < W; i++) {                                                                          \
+                    vec before;                                                                                        \
+                    memcpy(&before, acc + r * head_dim + d + i * LANES, sizeof before);                                \
+                    before = before * shrink[r] + sums[r][i];                                                          \
+                    memcpy(acc + r * head_dim + d + i * LANES, &before, sizeof before);                                \
+                }                                                                                                      \
         }                                                                                                              \
         for (; d < head_dim; d++)                                                                                      \
             for (int r = 0; r < R; r++) {                                                                              \
@@ -133,16 +129,29 @@ SCORES_ACROSS(4)
                 acc[r * head_dim + d] = total;                                                                         \
             }                                                                                                          \
     }
-ADD_VALUES(1)
-ADD_VALUES(2)
-ADD_VALUES(3)
-ADD_VALUES(4)
+DEFINE_ADD_VALUES(1, 2)
+DEFINE_ADD_VALUES(2, 2)
+DEFINE_ADD_VALUES(3, 2)
+DEFINE_ADD_VALUES(4, 2)
+
+static void (*const SCORES_IN_PLACE[])(float *, const float *, const real *const *, int, int64_t) = {
+    NULL, scores_1, scores_2, scores_3, scores_4};
+static void (*const SCORES_ACROSS[])(float *, const float *, const float *, int64_t) = {
+    NULL, scores_across_1, scores_across_2, scores_across_3, scores_across_4};
+static void (*const ADD_VALUES[])(float *, const float *, const float *, const real *const *, int, int64_t) = {
+    NULL, add_values_1, add_values_2, add_values_3, add_values_4};
 
 /* Weights of one row: p = 2^(score - peak) and its sum; returns what earlier weights shrink by (an online softmax). */
 static inline float weigh(float *row, int count, float *peak, float *total) {
     for (int j = count; j < TOKENS; j++) row[j] = -INFINITY;
+    vec largest = (vec){0} - INFINITY;
+    for (int j = 0; j < TOKENS; j += LANES) {
+        vec score;
+        memcpy(&score, row + j, sizeof score);
+        largest = choose(score > largest, score, largest);
+    }
     float most = *peak;
-    for (int j = 0; j < TOKENS; j++) most = row[j] > most ? row[j] : most;
+    for (int i = 0; i < LANES; i++) most = largest[i] > most ? largest[i] : most;
     float shift = most == -INFINITY ? 0 : most; /* no token has been visible to this row yet */
     vec sums = {0};
     for (int j = 0; j < TOKENS; j += LANES) {
@@ -156,6 +165,14 @@ static inline float weigh(float *row, int count, float *peak, float *total) {
     *total = *total * shrink + sum(sums);
     *peak = most;
     return shrink;
+}
+
+/* Bring the keys and values of a token, `count` numbers each, into the second cache. */
+static inline void prefetch(const real *k, const real *v, int64_t count) {
+    for (int64_t i = 0; i < count; i += 64 / (int64_t)sizeof(real)) {
+        __builtin_prefetch(k + i, 0, 2);
+        __builtin_prefetch(v + i, 0, 2);
+    }
 }
 
 /* Attend the queries [begin, end) of one sequence, counted in it, under one KV head. */
@@ -185,32 +202,29 @@ static void attend_unit(real *out, const real *q, const real *keys, const real *
             int64_t at = ((table[block] * (w->page ? w->page : 1) + within) * w->num_kv_heads + kv_head) * dim;
             k[j] = keys + at;
             v[j] = values + at;
+            if (kv_head == 0) prefetch(k[j], v[j], w->num_kv_heads * dim); /* the other heads come next */
             if (++within == w->page) block++, within = 0; /* never, if page is 0 */
         }
+        for (int j = count; j % MOST; j++) k[j] = k[count - 1];
         if (rows >= FEW) {
             for (int j = 0; j < count; j++)
                 for (int64_t d = 0; d < dim; d++) across[d * TOKENS + j] = wide(k[j][d]);
             for (int j = count; j < TOKENS; j++)
                 for (int64_t d = 0; d < dim; d++) across[d * TOKENS + j] = 0;
         }
-#define FOR_ROWS(R)                                                                                                    \
-    if (rows >= FEW)                                                                                                   \
-        scores_across_##R(scores + r * TOKENS, queries + r * dim, across, dim);                                        \
-    else                                                                                                               \
-        scores_##R(scores + r * TOKENS, queries + r * dim, k, count, dim);                                             \
-    for (int64_t i = r; i < r + R; i++) {                                                                              \
-        int64_t at = position + i / group;                                                                             \
-        for (int j = 0; j < count && (start < first || start + count > at + 1); j++)                                                                                \
-            if (start + j > at || (start + j < first && start + j != at)) scores[i * TOKENS + j] = -INFINITY;          \
-        shrinks[i] = weigh(scores + i * TOKENS, count, &peaks[i], &totals[i]);                                         \
-    }                                                                                                                  \
-    add_values_##R(acc + r * dim, shrinks + r, scores + r * TOKENS, v, count, dim);                                    \
-    r += R;
-        int64_t r = 0;
-        while (r + 4 <= rows) { FOR_ROWS(4) }
-        if (r + 2 <= rows && rows - r != 3) { FOR_ROWS(2) }
-        if (r + 3 <= rows) { FOR_ROWS(3) }
-        if (r < rows) { FOR_ROWS(1) }
+        for (int64_t r = 0; r < rows;) {
+            int some = rows - r < MOST ? rows - r : MOST;
+            if (rows >= FEW) SCORES_ACROSS[some](scores + r * TOKENS, queries + r * dim, across, dim);
+            else SCORES_IN_PLACE[some](scores + r * TOKENS, queries + r * dim, k, count, dim);
+            for (int64_t i = r; i < r + some; i++) {
+                int64_t at = position + i / group;
+                for (int j = 0; j < count && (start < first || start + count > at + 1); j++)
+                    if (start + j > at || (start + j < first && start + j != at)) scores[i * TOKENS + j] = -INFINITY;
+                shrinks[i] = weigh(scores + i * TOKENS, count, &peaks[i], &totals[i]);
+            }
+            ADD_VALUES[some](acc + r * dim, shrinks + r, scores + r * TOKENS, v, count, dim);
+            r += some;
+        }
     }
     for (int64_t r = 0; r < rows; r++) {
         real *to = out + ((row0 + begin + r / group) * w->num_heads + kv_head * group + r % group) * dim;
