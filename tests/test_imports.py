@@ -123,5 +123,5 @@ def test_no_name_hides_a_module() -> None:
 
 
 def test_the_command_line_starts_without_what_takes_long() -> None:
-    code = "import sys, minifuse.cli.app; print({'torch', 'pydantic'} & sys.modules.keys())"
+    code = "import sys, minifuse.cli.app as app; app.parser(); print({'torch', 'pydantic'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

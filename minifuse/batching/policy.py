@@ -80,7 +80,8 @@ class QueuePolicy(Batching):
         return self._fill(now, memory, self._missing(memory))
 
     def _missing(self, memory: Memory) -> Missing:
-        return [(sequence, memory.missing(sequence)) for sequence in self.running]
+        missing = memory.missing
+        return [(sequence, missing(sequence)) for sequence in self.running]
 
     def _batch_full(self, sequence: Sequence, joining: int, now: float = 0.0) -> Reason | None:
         size = len(self.running) + joining
@@ -111,9 +112,9 @@ class Fill:
     def schedule(self, missing: Missing) -> None:
         """Schedule the missing tokens of sequences, up to the budget that is left."""
         for sequence, spans in missing:
-            is_free = self.is_free(spans)
+            is_limited = self.left is not None and not self.is_free(spans)
             for start, stop in spans:
-                if self.left is not None and not is_free:
+                if is_limited:
                     stop = min(stop, start + self.left)
                     self.left -= stop - start
                 if stop > start:

@@ -78,7 +78,7 @@ def fill_prompts_first(policy: QueuePolicy, now: float, memory: Memory, rule: Ru
         return Reason(OTHER_PHASE, sequence.id, text)
 
     running = policy._missing(memory)
-    prompts = [pair for pair in running if num_missing(pair[1]) > 1]
+    prompts = [pair for pair in running if pair[1][-1].stop - pair[1][0].start > 1]
     alone = policy._fill(now, memory, prompts, partial(joins, False))
     if alone.work:
         return alone

@@ -89,7 +89,7 @@ def _parse(typed: list[str]) -> Callable[[], int]:
         from minifuse.cli.app import parser
     parse_error: Any = typer.BadParameter.__base__  # typer's usage error, or click's if typer is older
     try:
-        work: Any = parser()(typed, "minifuse", standalone_mode=False)
+        work: Any = parser(typed)(typed, "minifuse", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except parse_error as error:

@@ -4,48 +4,33 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
 
 from minifuse import __version__
-from minifuse.cli.bench import bench
-from minifuse.cli.calibrate import calibrate
-from minifuse.cli.chat import chat
-from minifuse.cli.check import check
-from minifuse.cli.compare import compare
-from minifuse.cli.doctor import doctor
-from minifuse.cli.explain import explain
-from minifuse.cli.lab import LAB
-from minifuse.cli.list import list_
 from minifuse.cli.plugin import load_plugin
-from minifuse.cli.replay import replay
-from minifuse.cli.reproduce import reproduce
-from minifuse.cli.run import run
-from minifuse.cli.serve import serve
-from minifuse.cli.sweep import sweep
-from minifuse.cli.trace import trace
-from minifuse.cli.tutorial import tutorial
 from minifuse.parallel.torchrun import torchrun
 
-COMMANDS: dict[str, Callable[..., int]] = {
-    "run": run,
-    "chat": chat,
-    "serve": serve,
-    "bench": bench,
-    "compare": compare,
-    "sweep": sweep,
-    "check": check,
-    "trace": trace,
-    "replay": replay,
-    "reproduce": reproduce,
-    "calibrate": calibrate,
-    "list": list_,
-    "explain": explain,
-    "tutorial": tutorial,
-    "doctor": doctor,
+COMMANDS = {  # imported when needed: all of them take a fifth of a second
+    "run": "minifuse.cli.run:run",
+    "chat": "minifuse.cli.chat:chat",
+    "serve": "minifuse.cli.serve:serve",
+    "bench": "minifuse.cli.bench:bench",
+    "compare": "minifuse.cli.compare:compare",
+    "sweep": "minifuse.cli.sweep:sweep",
+    "check": "minifuse.cli.check:check",
+    "trace": "minifuse.cli.trace:trace",
+    "replay": "minifuse.cli.replay:replay",
+    "reproduce": "minifuse.cli.reproduce:reproduce",
+    "calibrate": "minifuse.cli.calibrate:calibrate",
+    "list": "minifuse.cli.list:list_",
+    "explain": "minifuse.cli.explain:explain",
+    "tutorial": "minifuse.cli.tutorial:tutorial",
+    "doctor": "minifuse.cli.doctor:doctor",
 }
 
 
@@ -93,13 +78,15 @@ def _deferred(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
     return prepared
 
 
-def parser() -> Callable[..., Any]:
-    """Make the parser of command lines; its help has colours only on a terminal."""
-    return _parser(sys.stdout.isatty())
+def parser(typed: Sequence[str] = ()) -> Callable[..., Any]:
+    """Make the parser of a command line; its help has colours only on a terminal."""
+    first = typed[0] if typed else None
+    return _parser(first if first in (*COMMANDS, "lab") else None, sys.stdout.isatty())
 
 
 @cache  # one parser serves many command lines in a process
-def _parser(fancy: bool) -> Callable[..., Any]:
+def _parser(only: str | None, fancy: bool) -> Callable[..., Any]:
+    """Make a parser that knows the command `only`; None: all of them."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -107,11 +94,13 @@ def _parser(fancy: bool) -> Callable[..., Any]:
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback(invoke_without_command=True)(root)
-    for name, command in COMMANDS.items():
-        app.command(name)(_deferred(command))
-    group = typer.Typer(rich_markup_mode="rich" if fancy else None)
-    group.callback(invoke_without_command=True)(lab)
-    for name, command in LAB.items():
-        group.command(name)(_deferred(command))
-    app.add_typer(group, name="lab")
+    for name, where in COMMANDS.items():
+        if only in (None, name):
+            app.command(name)(_deferred(resolve_name(where)))
+    if only in (None, "lab"):
+        group = typer.Typer(rich_markup_mode="rich" if fancy else None)
+        group.callback(invoke_without_command=True)(lab)
+        for name, command in resolve_name("minifuse.cli.lab:LAB").items():
+            group.command(name)(_deferred(command))
+        app.add_typer(group, name="lab")
     return typer.main.get_command(app)

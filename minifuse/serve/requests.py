@@ -64,8 +64,8 @@ class ServedRequests(Requests):
 
     def take(self, completion: Completion, usage: KVUsage) -> StepReport:
         report = super().take(completion, usage)
-        for name in report.tokens:
-            self.first_token_s.setdefault(name, report.ended_s)
+        for name in report.tokens.keys() - self.first_token_s.keys():
+            self.first_token_s[name] = report.ended_s
         return report
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:

@@ -194,8 +194,11 @@ class Aimless(PerSequenceStage):
         right = super().backend(*settings, **named)
 
         class Everywhere(type(right)):
-            def attention(self, q, *rest):
-                return super().attention(q * 0, *rest)
+            def attend(self, heads, rotary, cache, *rest):
+                keys_and_values = heads[:, -2 * cache.num_kv_heads :]
+                heads = heads * 0
+                heads[:, -2 * cache.num_kv_heads :] = keys_and_values
+                return super().attend(heads, rotary, cache, *rest)
 
         right.__class__ = Everywhere
         return right
