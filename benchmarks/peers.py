@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -72,7 +73,8 @@ class Vllm:
         asked = [self._folder.name, dtype, str(batch), str(CONTEXT), cores]
         command = [str(python), "-P", str(WORKER), *asked]  # -P: beside the worker lies a kernels.py
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
+        own = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}  # which is our choice
+        self._process = subprocess.Popen(command, text=True, env=own, **pipes)  # type: ignore[call-overload]
 
     def __enter__(self) -> Vllm:
         self._answer()  # that it is ready

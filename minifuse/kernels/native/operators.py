@@ -73,12 +73,12 @@ class NativeOperators(TorchOperators):
         Returns:
             [rows, num_heads * head_dim].
         """
-        heads, pointers = heads.contiguous(), wave.pointers
-        out = heads.new_empty(len(heads), pointers.num_heads * pointers.head_dim)
+        heads, pointers, rows = heads.contiguous(), wave.pointers, heads.shape[0]
+        out = heads.new_empty(rows, pointers.num_heads * pointers.head_dim)
         start = layer * keys.stride(0) * keys.element_size()
         kv = keys.data_ptr() + start, values.data_ptr() + start, slots.data_ptr()
         given = out.data_ptr(), heads.data_ptr(), byref(angles_of(rotary)), *kv, byref(pointers)
-        self._library.attend(*given, len(heads), torch.get_num_threads())
+        self._library.attend(*given, rows, torch.get_num_threads())
         return out
 
     def argmax(self, logits: Tensor) -> list[int]:

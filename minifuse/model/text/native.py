@@ -36,15 +36,16 @@ class NativeLlamaLayer(Layer):
         self._heads = layer.qkv.out_features // layer.config.head_dim, layer.config.head_dim
 
     def pre_attention(self, x: Tensor, ops: Operators) -> Tensor:
-        heads = x.new_empty(len(x), *self._heads)
+        rows = x.shape[0]
+        heads = x.new_empty(rows, *self._heads)
         given = heads.data_ptr(), x.data_ptr(), byref(self._weights)
-        self._library.pre_attention(*given, len(x), torch.get_num_threads())
+        self._library.pre_attention(*given, rows, torch.get_num_threads())
         return heads
 
     def post_attention(self, x: Tensor, attended: Tensor, ops: Operators) -> Tensor:
         out = torch.empty_like(x)
         given = out.data_ptr(), x.data_ptr(), attended.data_ptr(), byref(self._weights)
-        self._library.post_attention(*given, len(x), torch.get_num_threads())
+        self._library.post_attention(*given, x.shape[0], torch.get_num_threads())
         return out
 
 
