@@ -33,6 +33,7 @@ from peers import Vllm, generate, generate_batch, peer_model
 from minifuse.core.report import StepReport
 from minifuse.core.request import Request
 from minifuse.execute import texts
+from minifuse.execute.cores import keep_freed_memory
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.linear import packable
 from minifuse.model.text.load import load_weights, resolve_text
@@ -46,7 +47,6 @@ from minifuse.techniques import serving, technique
 
 OURS = serving("transformer")
 ALONE = ("naive", "serial")  # raced only where requests come alone
-SIZES = ("batching.max_batch", "batching.instances", "memory.slots")  # the options that bound a batch
 VLLM = "vLLM"
 SLOW = ("generate_batch", "naive", "instances")  # raced once: they take longer than the others together
 KV_MEMORY = 512 * 2**20
@@ -54,6 +54,7 @@ AIM = 1.1  # times vLLM
 
 
 Result = tuple[float, dict[str, list[int]]]  # seconds, and each request's new tokens
+Contender = Callable[[Sequence[Request]], Result]
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ CELLS = (("equal", 32), ("ragged", 32), ("equal", 8), ("equal", 1))
 def engine_of(name: str, model: Transformer, case: Case) -> Any:
     """Build an engine of one technique for a case."""
     row = technique(name)
-    options = {option: case.batch for option in SIZES if option in row.option_names}
-    settings = Settings(dtype=case.dtype, kv_memory=KV_MEMORY, stage_options=options)
+    sizes = dict.fromkeys(row.batch_sizes, case.batch)
+    settings = Settings(dtype=case.dtype, kv_memory=KV_MEMORY, stage_options=sizes)
     return build_engine(resolve_run(row, resolve_text(case.model), settings), model)
 
 
@@ -135,7 +136,9 @@ def profile_run(model: Transformer, case: Case, name: str, requests: Sequence[Re
     return found | ({"decode_iteration_s": statistics.median(full_decodes)} if full_decodes else {})
 
 
-def race(contenders: dict[str, Callable[[], Result]], rounds: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+def race(
+    contenders: dict[str, Contender], requests: Sequence[Request], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Run all contenders in each round, slow ones in the first. Returns seconds of the rounds, and last answers."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     answers: dict[str, dict[str, list[int]]] = {}
@@ -144,26 +147,27 @@ def race(contenders: dict[str, Callable[[], Result]], rounds: int) -> tuple[dict
         for name in names[number % len(names) :] + names[: number % len(names)]:
             if name in SLOW and number:
                 continue
-            elapsed, answers[name] = contenders[name]()
+            elapsed, answers[name] = contenders[name](requests)
             seconds[name].append(elapsed)
     return seconds, answers
+
+
+def _serve_with_peer(run: Callable[..., Result], batch: int, requests: Sequence[Request]) -> Result:
+    return run(requests, batch)
 
 
 def measure(
     case: Case, model: Transformer, peers: dict[str, Callable[..., Result]], rounds: int, seed: int
 ) -> dict[str, Any]:
-    """Race every contender on a case, after a first run of each that does not count."""
+    """Race every contender on a case; two requests of each come first and do not count."""
     requests = case.requests(model.config.vocab_size, seed)
     num_tokens = sum(request.max_new_tokens for request in requests)
     ours = [name for name in OURS if case.batch == 1 or name not in ALONE]
-    contenders: dict[str, Callable[[], Result]] = {
-        name: partial(serve_with, name, model, case, requests) for name in ours
-    }
-    contenders |= {name: partial(run, requests, case.batch) for name, run in peers.items()}
-    for name, run in contenders.items():
-        if name not in SLOW:
-            run()
-    seconds, answers = race(contenders, rounds)
+    contenders: dict[str, Contender] = {name: partial(serve_with, name, model, case) for name in ours}
+    contenders |= {name: partial(_serve_with_peer, run, case.batch) for name, run in peers.items()}
+    for run in contenders.values():
+        run(requests[:2])
+    seconds, answers = race(contenders, requests, rounds)
     reference = answers["generate"]
     same = {
         name: sum(tokens[r.id] == reference[r.id] for r in requests) / len(requests) for name, tokens in answers.items()
@@ -200,6 +204,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="one round of the small model at batch 8")] = False,
 ) -> None:
     """Race this engine against vLLM and transformers, and report tokens per second."""
+    keep_freed_memory()  # as the command line does
     cells = CELLS
     if quick:
         models, dtypes, rounds, cells = "random:small", "float32", 1, (("equal", 8),)

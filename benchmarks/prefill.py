@@ -20,6 +20,7 @@ import typer
 from limits import matrix_rate
 
 from minifuse.core.request import Request
+from minifuse.execute.cores import keep_freed_memory
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.papers.provenance import provenance
@@ -118,6 +119,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="one round of a short prompt of the small model")] = False,
 ) -> None:
     """Measure how much of this machine's rate the computation of prompts reaches."""
+    keep_freed_memory()  # as the command line does
     if quick:
         rows = measure("random:small", (100,), 1, seed)
     else:
