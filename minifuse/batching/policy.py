@@ -80,8 +80,7 @@ class QueuePolicy(Batching):
         return self._fill(now, memory, self._missing(memory))
 
     def _missing(self, memory: Memory) -> Missing:
-        missing = memory.missing
-        return [(sequence, missing(sequence)) for sequence in self.running]
+        return [(sequence, memory.missing(sequence)) for sequence in self.running]
 
     def _batch_full(self, sequence: Sequence, joining: int, now: float = 0.0) -> Reason | None:
         size = len(self.running) + joining
