@@ -210,7 +210,7 @@ def main(
         models, dtypes, rounds, cells = "random:small", "float32", 1, (("equal", 8),)
     bandwidth, rows, left_out = read_bandwidth(), [], []
     origin = provenance(seed=seed, rounds=rounds, order="rotated each round")
-    known = known_rows(out / "engine.json", origin)
+    known = known_rows(out / "engine.json", origin, with_vllm=vllm is not None)
     for dtype in dtypes.split(","):
         if not packable(torch_dtype := getattr(torch, dtype)):
             left_out.append(f"{dtype} is not measured: this processor has no products of it.")
@@ -239,7 +239,7 @@ def main(
     typer.echo(tables(rows))
 
 
-def known_rows(path: Path, origin: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def known_rows(path: Path, origin: dict[str, Any], with_vllm: bool) -> dict[str, dict[str, Any]]:
     """Return the rows of an earlier run of this commit, by case: a run may be interrupted and go on."""
     if not path.exists():
         return {}
@@ -247,7 +247,7 @@ def known_rows(path: Path, origin: dict[str, Any]) -> dict[str, dict[str, Any]]:
     same = ("commit", "clean", "seed", "rounds")
     if not origin["clean"] or any(found["provenance"].get(name) != origin[name] for name in same):
         return {}
-    return {str(case_of(row)): row for row in found["rows"]}
+    return {str(case_of(row)): row for row in found["rows"] if (VLLM in row["seconds"]) == with_vllm}
 
 
 def write(out: Path, origin: dict[str, Any], left_out: list[str], rows: list[dict[str, Any]]) -> None:

@@ -52,15 +52,13 @@ class Batches(ABC):
 
 
 class Backend(Batches):
-    """Computes attention wave by wave, after rotating and writing KV; a subclass defines how rows attend."""
+    """Rotates, writes KV, and attends wave by wave; a subclass defines how rows attend."""
 
     operators: Operators = TORCH
 
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
         q = write(self.operators, heads, rotary, cache, layer, wave)
-        for start, stop in wave.cleared:
-            cache.keys[layer, start:stop] = 0
-            cache.values[layer, start:stop] = 0
+        clear(cache, layer, wave)
         return self.attention(q, cache, layer, wave.reads)
 
     @abstractmethod
@@ -73,6 +71,13 @@ class TorchPerSequence(PerSequenceAttention):
 
     def __init__(self) -> None:
         super().__init__(TORCH)
+
+
+def clear(cache: KVStorage, layer: int, wave: Wave) -> None:
+    """Set to zero what a wave reads and nothing has written; a plan writes no slot that it clears."""
+    for start, stop in wave.cleared:
+        cache.keys[layer, start:stop] = 0
+        cache.values[layer, start:stop] = 0
 
 
 def real_rows(plan: Plan, rows: BatchRows, device: torch.device) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from minifuse.attention.backend import Batches
+from minifuse.attention.backend import Batches, clear
 from minifuse.attention.batch import BatchRows, Wave, rows_of
 from minifuse.attention.ragged import ragged
 from minifuse.attention.storage import KVStorage
@@ -29,8 +29,6 @@ class NativeAttention(Batches):
     def attend(self, heads: Tensor, rotary: Rotation, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
         reads: NativeWave = wave.reads
         reads.check(cache.keys.shape[1])
-        for start, stop in wave.cleared:  # none of them is written by this plan
-            cache.keys[layer, start:stop] = 0
-            cache.values[layer, start:stop] = 0
+        clear(cache, layer, wave)
         heads, rotary = rows_of(wave, heads, rotary)
         return self.operators.attend(heads, rotary, cache.keys, cache.values, wave.slots, layer, reads)

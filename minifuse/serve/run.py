@@ -276,7 +276,7 @@ def serve(
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Keep the garbage collector from scanning what lives long: older objects, and the reports of a run.
+    """Keep the garbage collector from scanning older objects and the reports of a run.
 
     It would take as long as scheduling to scan older objects, and 7% of a run in virtual time to scan reports.
     """

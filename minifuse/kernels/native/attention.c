@@ -6,7 +6,8 @@ enum {
     TOKENS = 64, /* of the context, in one step */
     ROWS = 64,   /* of queries times heads, in one unit, unless one query has more heads */
     FEW = 8,     /* rows below which keys are read in place, not transposed */
-    MOST = 4     /* rows that are computed together */
+    MOST = 4,    /* rows that are computed together */
+    AT_ONCE = 4  /* tokens, at most, whose scores are computed together where keys are read in place */
 };
 
 /* The sequences of a wave, as minifuse.kernels.ragged.Ragged describes them. */
@@ -53,7 +54,7 @@ static void rotate_and_write(real *q, const real *heads, const Rotation *angles,
     }
 }
 
-/* scores[r][j] = q[r] . k[j] for R rows of queries, T tokens at a time. `k` is filled up to a multiple of T. */
+/* scores[r][j] = q[r] . k[j] for R rows of queries, T tokens at a time. `k` is filled up to a multiple of AT_ONCE. */
 #define DEFINE_IN_PLACE(R, T)                                                                                          \
     static void scores_##R(float *scores, const float *q, const real *const *k, int count, int64_t head_dim) {         \
         for (int j = 0; j < count; j += T) {                                                                           \
@@ -72,10 +73,10 @@ static void rotate_and_write(real *q, const real *heads, const Rotation *angles,
                     for (int t = 0; t < T; t++) scores[r * TOKENS + j + t] += q[r * head_dim + d] * wide(k[j + t][d]); \
         }                                                                                                              \
     }
-DEFINE_IN_PLACE(1, 4)
-DEFINE_IN_PLACE(2, 4)
-DEFINE_IN_PLACE(3, 2)
-DEFINE_IN_PLACE(4, 2)
+DEFINE_IN_PLACE(1, AT_ONCE)
+DEFINE_IN_PLACE(2, AT_ONCE)
+DEFINE_IN_PLACE(3, AT_ONCE / 2)
+DEFINE_IN_PLACE(4, AT_ONCE / 2)
 
 /* The same from keys that are transposed, [head_dim, TOKENS]: a vector holds one number of each of LANES tokens. */
 #define DEFINE_ACROSS(R)                                                                                               \
@@ -101,21 +102,21 @@ DEFINE_ACROSS(2)
 DEFINE_ACROSS(3)
 DEFINE_ACROSS(4)
 
-/* acc[r] = shrink[r] * acc[r] + sum_j p[r][j] v[j], for R rows, W vectors of a value at a time. */
-#define DEFINE_ADD_VALUES(R, W)                                                                                        \
+/* acc[r] = shrink[r] * acc[r] + sum_j p[r][j] v[j], for R rows, two vectors of a value at a time. */
+#define DEFINE_ADD_VALUES(R)                                                                                           \
     static void add_values_##R(float *acc, const float *shrink, const float *p, const real *const *v, int count,       \
                                int64_t head_dim) {                                                                     \
         int64_t d = 0;                                                                                                 \
-        for (; d + W * LANES <= head_dim; d += W * LANES) {                                                            \
-            vec sums[R][W];                                                                                            \
+        for (; d + 2 * LANES <= head_dim; d += 2 * LANES) {                                                            \
+            vec sums[R][2];                                                                                            \
             memset(sums, 0, sizeof sums);                                                                              \
             for (int j = 0; j < count; j++)                                                                            \
-                for (int i = 0; i < W; i++) {                                                                          \
+                for (int i = 0; i < 2; i++) {                                                                          \
                     vec value = load(v[j] + d + i * LANES);                                                            \
                     for (int r = 0; r < R; r++) sums[r][i] += p[r * TOKENS + j] * value;                               \
                 }                                                                                                      \
             for (int r = 0; r < R; r++)                                                                                \
-                for (int i = 0; i < W; i++) {                                                                          \
+                for (int i = 0; i < 2; i++) {                                                                          \
                     vec before;                                                                                        \
                     memcpy(&before, acc + r * head_dim + d + i * LANES, sizeof before);                                \
                     before = before * shrink[r] + sums[r][i];                                                          \
@@ -129,10 +130,10 @@ DEFINE_ACROSS(4)
                 acc[r * head_dim + d] = total;                                                                         \
             }                                                                                                          \
     }
-DEFINE_ADD_VALUES(1, 2)
-DEFINE_ADD_VALUES(2, 2)
-DEFINE_ADD_VALUES(3, 2)
-DEFINE_ADD_VALUES(4, 2)
+DEFINE_ADD_VALUES(1)
+DEFINE_ADD_VALUES(2)
+DEFINE_ADD_VALUES(3)
+DEFINE_ADD_VALUES(4)
 
 static void (*const SCORES_IN_PLACE[])(float *, const float *, const real *const *, int, int64_t) = {
     NULL, scores_1, scores_2, scores_3, scores_4};
@@ -205,7 +206,7 @@ static void attend_unit(real *out, const real *q, const real *keys, const real *
             if (kv_head == 0) prefetch(k[j], v[j], w->num_kv_heads * dim); /* the other heads come next */
             if (++within == w->page) block++, within = 0; /* never, if page is 0 */
         }
-        for (int j = count; j % MOST; j++) k[j] = k[count - 1];
+        for (int j = count; j % AT_ONCE; j++) k[j] = k[count - 1];
         if (rows >= FEW) {
             for (int j = 0; j < count; j++)
                 for (int64_t d = 0; d < dim; d++) across[d * TOKENS + j] = wide(k[j][d]);

@@ -67,7 +67,10 @@ def product_of(linear: Linear) -> library.Product:
 
 
 def in_native(model: Transformer, ops: Operators) -> Transformer:
-    """Return a LLaMA with its layers in C, if `ops` and its weights are for C; else the model itself."""
+    """Return a LLaMA with its layers in C, or the model itself.
+
+    Its weights must be packed for C, and `ops` be those in C.
+    """
     if not (isinstance(ops, NativeOperators) and type(model) is Llama):
         return model
     linears = [getattr(layer, name) for layer in model.layers for name in PRODUCTS]

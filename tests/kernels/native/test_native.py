@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ if not library.has_native("float32"):
 
 
 def operators(dtype: torch.dtype) -> NativeOperators:
-    return NativeOperators(str(dtype).removeprefix("torch."))
+    return NativeOperators(library.name_of(dtype))
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged) -> Tensor:
@@ -181,12 +182,14 @@ def test_operators_are_sent_to_other_processes() -> None:
 
 
 @pytest.fixture
-def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Nothing has been compiled; the cache folder is this one."""
+def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Nothing has been compiled; the cache folder is this one. Other tests do not see what a test found here."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for one in (library.native, library.has_native):
         one.cache_clear()
-    return tmp_path / "minifuse"
+    yield tmp_path / "minifuse"
+    for one in (library.native, library.has_native):
+        one.cache_clear()
 
 
 def test_without_a_compiler_torch_attends(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
